@@ -1,0 +1,180 @@
+//! Stream or buffer: the nine rules of 001, "How the Router Decides", as one table.
+//!
+//! Decided from headers, the effective policy and the fleet before a byte of the body is read.
+
+/// How a request body travels; the `path` label of `smg_router_request_body_path_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// Read whole before a worker is chosen.
+    Buffered,
+    /// Forwarded as it arrives.
+    Streamed,
+}
+
+impl Path {
+    /// The metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Buffered => "buffered",
+            Self::Streamed => "streamed",
+        }
+    }
+}
+
+/// The deciding rule; the `reason` label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Rule 1: the key may be in the body.
+    RoutingKeyOverride,
+    /// Rule 2: the policy reads the prompt and no hint stands in for it.
+    PolicyNeedsText,
+    /// Rule 3: the model is in the body and more than one is served.
+    ModelAmbiguous,
+    /// Rule 4: a worker wants the body edited.
+    WorkerMutatesBody,
+    /// Rule 5: a plugin inspects the request.
+    WasmRequestHook,
+    /// Rule 6: the length is unknown.
+    NoContentLength,
+    /// Rule 7: small enough to keep for a retry.
+    Retryable,
+    /// Rule 8: too large to keep.
+    RetryForfeited,
+    /// Rule 9: nothing to keep it for.
+    PureForward,
+    /// A streamed plan that found no worker from the headers alone.
+    NoAvailableWorker,
+}
+
+impl Reason {
+    /// All reasons, for metrics that exist at zero.
+    pub const ALL: [Self; 10] = [
+        Self::RoutingKeyOverride,
+        Self::PolicyNeedsText,
+        Self::ModelAmbiguous,
+        Self::WorkerMutatesBody,
+        Self::WasmRequestHook,
+        Self::NoContentLength,
+        Self::Retryable,
+        Self::RetryForfeited,
+        Self::PureForward,
+        Self::NoAvailableWorker,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::RoutingKeyOverride => "routing_key_override",
+            Self::PolicyNeedsText => "policy_needs_text",
+            Self::ModelAmbiguous => "model_ambiguous",
+            Self::WorkerMutatesBody => "worker_mutates_body",
+            Self::WasmRequestHook => "wasm_request_hook",
+            Self::NoContentLength => "no_content_length",
+            Self::Retryable => "retryable",
+            Self::RetryForfeited => "retry_forfeited",
+            Self::PureForward => "pure_forward",
+            Self::NoAvailableWorker => "no_available_worker",
+        }
+    }
+}
+
+/// What the rules look at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Facts {
+    /// `--routing-key-override`.
+    pub key_override: bool,
+    /// The effective policy reads the prompt and the request carries no valid tokens hint.
+    pub needs_prompt: bool,
+    /// Workers for more than one model are registered.
+    pub several_models: bool,
+    /// Some worker rewrites request bodies.
+    pub worker_mutates: bool,
+    /// A plugin is attached at `OnRequest`.
+    pub request_hook: bool,
+    /// The valid `Content-Length`, in bytes.
+    pub content_length: Option<u64>,
+    /// More than one attempt is allowed.
+    pub retries: bool,
+    /// `--max-buffered-request-bytes`.
+    pub max_buffered: u64,
+}
+
+/// A plan and the rule that made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// How the body travels.
+    pub path: Path,
+    /// Why.
+    pub reason: Reason,
+}
+
+type Applies = fn(&Facts) -> bool;
+
+/// First match wins; the last row always matches.
+const RULES: [(Applies, Path, Reason); 9] = [
+    (|f| f.key_override, Path::Buffered, Reason::RoutingKeyOverride),
+    (|f| f.needs_prompt, Path::Buffered, Reason::PolicyNeedsText),
+    (|f| f.several_models, Path::Buffered, Reason::ModelAmbiguous),
+    (|f| f.worker_mutates, Path::Buffered, Reason::WorkerMutatesBody),
+    (|f| f.request_hook, Path::Buffered, Reason::WasmRequestHook),
+    (|f| f.content_length.is_none(), Path::Buffered, Reason::NoContentLength),
+    (|f| f.retries && f.content_length <= Some(f.max_buffered), Path::Buffered, Reason::Retryable),
+    (|f| f.retries, Path::Streamed, Reason::RetryForfeited),
+    (|_| true, Path::Streamed, Reason::PureForward),
+];
+
+/// The plan for an eligible request.
+#[must_use]
+pub fn plan(facts: &Facts) -> Plan {
+    let fallback = Plan { path: Path::Streamed, reason: Reason::PureForward };
+    RULES
+        .iter()
+        .find(|(applies, ..)| applies(facts))
+        .map_or(fallback, |(_, path, reason)| Plan { path: *path, reason: *reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sized(content_length: u64) -> Facts {
+        let content_length = Some(content_length);
+        Facts { content_length, retries: true, max_buffered: 100, ..Facts::default() }
+    }
+
+    #[test]
+    fn each_rule_wins_over_those_below_it() {
+        let all = Facts {
+            key_override: true,
+            needs_prompt: true,
+            several_models: true,
+            worker_mutates: true,
+            request_hook: true,
+            ..sized(1)
+        };
+        let all = Facts { content_length: None, ..all };
+        for (facts, reason) in [
+            (all, Reason::RoutingKeyOverride),
+            (Facts { key_override: false, ..all }, Reason::PolicyNeedsText),
+            (Facts { key_override: false, needs_prompt: false, ..all }, Reason::ModelAmbiguous),
+            (Facts { worker_mutates: true, ..Facts::default() }, Reason::WorkerMutatesBody),
+            (Facts { request_hook: true, ..Facts::default() }, Reason::WasmRequestHook),
+            (Facts::default(), Reason::NoContentLength),
+        ] {
+            assert_eq!(plan(&facts), Plan { path: Path::Buffered, reason });
+        }
+    }
+
+    #[test]
+    fn the_limit_of_retryable_bodies_is_inclusive() {
+        assert_eq!(plan(&sized(100)), Plan { path: Path::Buffered, reason: Reason::Retryable });
+        let streamed = |reason| Plan { path: Path::Streamed, reason };
+        assert_eq!(plan(&sized(101)), streamed(Reason::RetryForfeited));
+        let once = Facts { retries: false, ..sized(1) };
+        assert_eq!(plan(&once), streamed(Reason::PureForward));
+        let never = Facts { max_buffered: 0, ..sized(1) };
+        assert_eq!(plan(&never), streamed(Reason::RetryForfeited));
+    }
+}

@@ -1,0 +1,204 @@
+//! Placement: which worker takes a request that no pin decides.
+//!
+//! A policy works in two steps. *Propose* chooses and changes nothing; *commit* is told the worker
+//! that was really used, which may be another one when somebody else pinned the key meanwhile.
+
+use rand::{Rng, RngExt as _};
+
+use crate::fleet::{Worker, WorkerId};
+use std::sync::Arc;
+
+mod random;
+mod round_robin;
+
+pub use random::Random;
+pub use round_robin::RoundRobin;
+
+/// What a policy has to read of a request before it can choose. The body plan asks for this and
+/// never knows a policy by name (001, rule 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// Only its own state and the fleet.
+    Nothing,
+}
+
+/// The workers of one model and leg, less those this request has already failed on.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidates<'a> {
+    workers: &'a [Arc<Worker>],
+    excluded: &'a [WorkerId],
+}
+
+impl<'a> Candidates<'a> {
+    /// All of `workers` but the `excluded`.
+    #[must_use]
+    pub const fn new(workers: &'a [Arc<Worker>], excluded: &'a [WorkerId]) -> Self {
+        Self { workers, excluded }
+    }
+
+    /// Those that may take a request now, with their place in the model's list, in list order.
+    pub fn available(&self) -> impl Iterator<Item = (usize, &'a Worker)> {
+        let excluded = self.excluded;
+        self.workers
+            .iter()
+            .map(Arc::as_ref)
+            .enumerate()
+            .filter(move |(_, worker)| worker.available() && !excluded.contains(&worker.id))
+    }
+
+    /// The place of an available worker in the list.
+    #[must_use]
+    pub fn find(&self, id: WorkerId) -> Option<usize> {
+        self.available().find(|(_, worker)| worker.id == id).map(|(at, _)| at)
+    }
+
+    /// The `turn`-th available one, counted round and round.
+    #[must_use]
+    pub fn in_turn(&self, turn: usize) -> Option<usize> {
+        let count = self.available().count();
+        let wanted = turn.checked_rem(count)?;
+        // Health may change between the two walks; then the first one left is as good.
+        self.available().nth(wanted).or_else(|| self.available().next()).map(|(at, _)| at)
+    }
+
+    /// One with the least `weight`; equals are drawn by lot.
+    pub fn least<W: Ord>(
+        &self,
+        weight: impl Fn(&Worker) -> W,
+        dice: &mut dyn Rng,
+    ) -> Option<usize> {
+        let mut best: Option<(W, usize)> = None;
+        let mut equals = 0_u32;
+        for (at, worker) in self.available() {
+            let weight = weight(worker);
+            match best.as_ref().map(|(least, _)| weight.cmp(least)) {
+                Some(std::cmp::Ordering::Greater) => {}
+                Some(std::cmp::Ordering::Equal) => {
+                    // Reservoir of one: the n-th equal replaces the chosen one with chance 1/n.
+                    equals += 1;
+                    if dice.random_range(0..equals) == 0 {
+                        best = Some((weight, at));
+                    }
+                }
+                _ => {
+                    equals = 1;
+                    best = Some((weight, at));
+                }
+            }
+        }
+        best.map(|(_, at)| at)
+    }
+}
+
+/// A way to choose a worker.
+pub trait Policy: Send + Sync + std::fmt::Debug {
+    /// The name that `--policy` takes and metrics show.
+    fn name(&self) -> &'static str;
+
+    /// What it must read of a request.
+    fn reads(&self) -> Reads;
+
+    /// A candidate's place in the list, or `None` when none is available.
+    fn propose(&self, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Option<usize>;
+
+    /// The proposal was used.
+    fn commit(&self) {}
+}
+
+/// `--assignment-mode`: where a new key goes (000, "Assignment Modes").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Assignment {
+    /// Any available worker.
+    Random,
+    /// The one with the fewest requests in flight.
+    MinLoad,
+    /// The one with the fewest distinct keys in flight.
+    MinGroup,
+    /// The one the configured policy selects.
+    Delegate,
+}
+
+impl Assignment {
+    /// Chooses by the mode alone; `Delegate` leaves it to the policy.
+    pub fn propose(
+        self,
+        policy: &dyn Policy,
+        candidates: &Candidates<'_>,
+        dice: &mut dyn Rng,
+    ) -> Option<usize> {
+        match self {
+            Self::Random => candidates.in_turn(dice.random_range(0..=usize::MAX)),
+            Self::MinLoad => candidates.least(Worker::in_flight, dice),
+            Self::MinGroup => candidates.least(Worker::keys_in_flight, dice),
+            Self::Delegate => policy.propose(candidates, dice),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use crate::fleet::Leg;
+    use rand::SeedableRng as _;
+
+    pub(crate) fn fleet(count: u32) -> Vec<Arc<Worker>> {
+        (0..count)
+            .map(|n| {
+                let worker = Worker::new(WorkerId(n), format!("http://w{n}"), Leg::Regular);
+                worker.set_healthy(true);
+                Arc::new(worker)
+            })
+            .collect()
+    }
+
+    pub(crate) fn dice() -> rand::rngs::SmallRng {
+        rand::rngs::SmallRng::seed_from_u64(7)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{dice, fleet};
+    use super::*;
+
+    #[test]
+    fn unavailable_and_excluded_workers_are_no_candidates() {
+        let workers = fleet(3);
+        workers[0].set_healthy(false);
+        let excluded = [WorkerId(2)];
+        let candidates = Candidates::new(&workers, &excluded);
+        assert_eq!(candidates.available().map(|(at, _)| at).collect::<Vec<_>>(), [1]);
+        assert_eq!((candidates.find(WorkerId(1)), candidates.find(WorkerId(2))), (Some(1), None));
+        let mut dice = dice();
+        for mode in [Assignment::Random, Assignment::MinLoad, Assignment::MinGroup] {
+            assert_eq!(mode.propose(&Random, &candidates, &mut dice), Some(1), "{mode:?}");
+        }
+        let nobody = Candidates::new(&[], &[]);
+        assert_eq!(Assignment::Random.propose(&Random, &nobody, &mut dice), None);
+        assert_eq!(Assignment::MinLoad.propose(&Random, &nobody, &mut dice), None);
+    }
+
+    #[test]
+    fn min_load_takes_the_fewest_in_flight_and_draws_ties_by_lot() {
+        let workers = fleet(3);
+        workers[0].begin();
+        let candidates = Candidates::new(&workers, &[]);
+        let mut dice = dice();
+        let mut seen = [0; 3];
+        for _ in 0..200 {
+            seen[Assignment::MinLoad.propose(&Random, &candidates, &mut dice).unwrap()] += 1;
+        }
+        assert!(seen[0] == 0 && seen[1] > 60 && seen[2] > 60, "{seen:?}");
+    }
+
+    #[test]
+    fn min_group_counts_keys_not_requests() {
+        let workers = fleet(2);
+        workers[0].key_begins();
+        for _ in 0..9 {
+            workers[1].begin();
+        }
+        let candidates = Candidates::new(&workers, &[]);
+        assert_eq!(Assignment::MinGroup.propose(&Random, &candidates, &mut dice()), Some(1));
+    }
+}
