@@ -30,7 +30,7 @@ pub struct Candidates<'a> {
 }
 
 impl<'a> Candidates<'a> {
-    /// All of `workers` but the `excluded`.
+    /// All of `workers`, sorted by id, but the `excluded`.
     #[must_use]
     pub const fn new(workers: &'a [Arc<Worker>], excluded: &'a [WorkerId]) -> Self {
         Self { workers, excluded }
@@ -49,7 +49,9 @@ impl<'a> Candidates<'a> {
     /// The place of an available worker in the list.
     #[must_use]
     pub fn find(&self, id: WorkerId) -> Option<usize> {
-        self.available().find(|(_, worker)| worker.id == id).map(|(at, _)| at)
+        let at = self.workers.binary_search_by_key(&id, |worker| worker.id).ok()?;
+        let available = self.workers.get(at)?.available() && !self.excluded.contains(&id);
+        available.then_some(at)
     }
 
     /// The `turn`-th available one, counted round and round.

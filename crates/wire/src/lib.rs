@@ -1,1 +1,9 @@
-//! Pure bytes.
+//! The bytes of smg, pure: which path speaks which dialect, what a body says without being turned
+//! into a tree, which headers travel, and how an error looks on each route.
+#![warn(missing_docs)]
+
+pub mod error;
+pub mod header;
+pub mod json;
+pub mod route;
+pub mod sse;

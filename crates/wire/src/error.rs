@@ -1,0 +1,120 @@
+//! How the gateway says no: status, `X-SMG-Error-Code` and a body that SDKs raise as their own
+//! exception types.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Serialize;
+
+use crate::route::Dialect;
+
+/// The header that carries a refusal's code.
+pub const CODE_HEADER: &str = "x-smg-error-code";
+
+/// An answer the gateway makes itself in place of a worker's.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The `X-SMG-Error-Code`; metrics take it as a label, so it is never a client's or worker's.
+    pub code: &'static str,
+    /// For a person: what is wrong and what helps.
+    pub message: Cow<'static, str>,
+    /// The field at fault.
+    pub param: Option<&'static str>,
+    /// `Retry-After` in seconds.
+    pub retry_after: Option<u32>,
+}
+
+impl Refusal {
+    /// A refusal with a message and no more.
+    pub fn new(
+        status: StatusCode,
+        code: &'static str,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { status, code, message: message.into(), param: None, retry_after: None }
+    }
+
+    /// The JSON body in the words of `dialect`.
+    #[must_use]
+    pub fn body(&self, dialect: Dialect) -> Bytes {
+        match dialect {
+            Dialect::OpenAi => json(&OpenAi {
+                error: Error {
+                    kind: kind(self.status),
+                    code: self.code,
+                    message: &self.message,
+                    param: self.param,
+                },
+            }),
+        }
+    }
+}
+
+/// A failure in the middle of a stream, as a frame of the route's dialect.
+#[must_use]
+pub fn stream_event(dialect: Dialect, code: &str, message: &str) -> Bytes {
+    match dialect {
+        Dialect::OpenAi => {
+            let error = Error { kind: "stream_error", code, message, param: None };
+            let body = json(&OpenAi { error });
+            Bytes::from([b"data: ", &*body, b"\n\n"].concat())
+        }
+    }
+}
+
+fn kind(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        status if status.is_server_error() => "server_error",
+        _ => "invalid_request_error",
+    }
+}
+
+fn json(value: &impl Serialize) -> Bytes {
+    // These are plain structs of text: writing them cannot fail.
+    serde_json::to_vec(value).unwrap_or_default().into()
+}
+
+#[derive(Serialize)]
+struct OpenAi<'a> {
+    error: Error<'a>,
+}
+
+#[derive(Serialize)]
+struct Error<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    code: &'a str,
+    message: &'a str,
+    param: Option<&'a str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shape_sdks_read() {
+        let mut refusal = Refusal::new(StatusCode::NOT_FOUND, "model_not_found", "No \"m\".");
+        refusal.param = Some("model");
+        assert_eq!(
+            refusal.body(Dialect::OpenAi),
+            r#"{"error":{"type":"invalid_request_error","code":"model_not_found","message":"No \"m\".","param":"model"}}"#
+        );
+        let full = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "c", "m").body(Dialect::OpenAi);
+        assert!(std::str::from_utf8(&full).unwrap().contains(r#""type":"server_error""#));
+    }
+
+    #[test]
+    fn a_stream_error_is_one_whole_event() {
+        let event = stream_event(Dialect::OpenAi, "c", "broke\n\n");
+        let text = std::str::from_utf8(&event).unwrap();
+        let json = text.strip_prefix("data: ").and_then(|t| t.strip_suffix("\n\n")).unwrap();
+        assert!(!json.contains('\n'));
+        let value: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!(value["error"]["message"], "broke\n\n");
+    }
+}

@@ -1,0 +1,123 @@
+//! Which headers travel.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+/// The worker that served a request, as registered (000, "Routed Worker Header").
+pub const ROUTED_WORKER: HeaderName = HeaderName::from_static("x-smg-routed-worker-id");
+/// The default routing-key header.
+pub const ROUTING_KEY: HeaderName = HeaderName::from_static("x-smg-routing-key");
+/// The request id that answers carry.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Whether a client's header is passed on to the worker. A short list, so that what a client sends
+/// by chance (cookies, its user agent, gateway controls) never reaches an engine.
+#[must_use]
+pub fn goes_upstream(name: &HeaderName) -> bool {
+    const PASSED: [&str; 5] =
+        ["x-request-id", "x-correlation-id", "traceparent", "tracestate", "x-smg-routing-key"];
+    *name == header::AUTHORIZATION
+        || PASSED.contains(&name.as_str())
+        || name.as_str().starts_with("anthropic-")
+}
+
+/// Whether a worker's header is passed on to the client: all but the hop's own (RFC 9110, 7.6.1),
+/// the framing that this hop writes anew, and what only the gateway may say.
+#[must_use]
+pub fn goes_downstream(name: &HeaderName) -> bool {
+    const HOP: [HeaderName; 7] = [
+        header::CONNECTION,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+        header::TE,
+        header::TRAILER,
+        header::PROXY_AUTHENTICATE,
+        header::CONTENT_LENGTH,
+    ];
+    const OURS: [&str; 4] =
+        ["keep-alive", "proxy-connection", "x-request-id", "x-smg-routed-worker-id"];
+    let text = name.as_str();
+    !HOP.contains(name) && !OURS.contains(&text) && !text.starts_with("x-smg-")
+}
+
+/// Whether `name` is nominated by a `Connection` header and so ends at this hop.
+#[must_use]
+pub fn nominated(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.get_all(header::CONNECTION).iter().any(|value| {
+        value.to_str().is_ok_and(|list| {
+            list.split(',').any(|token| token.trim().eq_ignore_ascii_case(name.as_str()))
+        })
+    })
+}
+
+/// Whether a `Content-Type` says server-sent events.
+#[must_use]
+pub fn is_event_stream(content_type: Option<&HeaderValue>) -> bool {
+    let Some(value) = content_type else { return false };
+    let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+    essence.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> HeaderName {
+        HeaderName::try_from(text).unwrap()
+    }
+
+    #[test]
+    fn upstream_gets_identity_and_tracing_only() {
+        for passed in ["authorization", "X-Request-Id", "anthropic-beta", "traceparent"] {
+            assert!(goes_upstream(&name(passed)), "{passed}");
+        }
+        for dropped in
+            ["cookie", "user-agent", "accept-encoding", "connection", "host", "x-smg-target-worker"]
+        {
+            assert!(!goes_upstream(&name(dropped)), "{dropped}");
+        }
+    }
+
+    #[test]
+    fn downstream_loses_the_hops_own_and_what_only_we_say() {
+        for dropped in [
+            "connection",
+            "keep-alive",
+            "proxy-connection",
+            "transfer-encoding",
+            "upgrade",
+            "te",
+            "trailer",
+            "content-length",
+            "x-smg-error-code",
+            "x-smg-routed-worker-id",
+            "x-request-id",
+        ] {
+            assert!(!goes_downstream(&name(dropped)), "{dropped}");
+        }
+        for passed in ["content-type", "retry-after", "set-cookie", "server", "x-ratelimit-limit"] {
+            assert!(goes_downstream(&name(passed)), "{passed}");
+        }
+    }
+
+    #[test]
+    fn a_connection_header_nominates() {
+        let mut headers = HeaderMap::new();
+        headers.append("connection", HeaderValue::from_static("keep-alive, X-Private"));
+        headers.append("connection", HeaderValue::from_static("x-other"));
+        assert!(nominated(&headers, &name("x-private")) && nominated(&headers, &name("x-other")));
+        assert!(!nominated(&headers, &name("x-public")));
+    }
+
+    #[test]
+    fn an_event_stream_may_carry_parameters() {
+        for (value, is) in [
+            ("text/event-stream", true),
+            ("Text/Event-Stream; charset=utf-8", true),
+            ("application/json", false),
+            ("text/event-streams", false),
+        ] {
+            assert_eq!(is_event_stream(Some(&HeaderValue::from_static(value))), is, "{value}");
+        }
+        assert!(!is_event_stream(None));
+    }
+}

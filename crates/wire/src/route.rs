@@ -1,0 +1,170 @@
+//! The route table: every path the gateway answers, and what it must know of each.
+
+use http::Method;
+
+/// A path the gateway answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/completions`
+    Completions,
+    /// `/v1/models`
+    Models,
+    /// `/workers`
+    Workers,
+    /// `/health`
+    Health,
+    /// `/liveness`
+    Liveness,
+    /// `/readiness`
+    Readiness,
+    /// Anything else: answered 404, counted under one label.
+    Other,
+}
+
+/// How answers and errors look on a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// OpenAI chat and completions: errors and stream errors as `{"error": {…}}`.
+    OpenAi,
+}
+
+/// An inference route: what is forwarded to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inference {
+    /// How errors look.
+    pub dialect: Dialect,
+    /// The `endpoint` label of the router metrics.
+    pub endpoint: &'static str,
+    /// Whether the body may stream to the worker (001, "How the Router Decides").
+    pub streams: bool,
+    /// Where a routing key can stand in the body.
+    pub rid: Rid,
+    /// A top-level field no request can do without.
+    pub required: &'static str,
+    /// What a generated request id starts with.
+    pub id_prefix: &'static str,
+}
+
+/// Where a route's body carries its `rid` (000, "Body `rid` Lineage").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rid {
+    /// A string at the top level.
+    Text,
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Row {
+    /// The route.
+    pub route: Route,
+    /// The path, also the `path` label of the HTTP metrics.
+    pub path: &'static str,
+    /// The methods it answers.
+    pub methods: &'static [Method],
+    /// What to know when it is forwarded to a worker.
+    pub inference: Option<Inference>,
+}
+
+const CHAT: Inference = Inference {
+    dialect: Dialect::OpenAi,
+    endpoint: "chat",
+    streams: true,
+    rid: Rid::Text,
+    required: "messages",
+    id_prefix: "chatcmpl-",
+};
+const COMPLETIONS: Inference =
+    Inference { endpoint: "completions", required: "prompt", id_prefix: "cmpl-", ..CHAT };
+
+const GET: &[Method] = &[Method::GET, Method::HEAD];
+const POST: &[Method] = &[Method::POST];
+
+const fn served(
+    route: Route,
+    path: &'static str,
+    methods: &'static [Method],
+    inference: Option<Inference>,
+) -> Row {
+    Row { route, path, methods, inference }
+}
+
+static ROWS: [Row; Route::COUNT] = [
+    served(Route::Chat, "/v1/chat/completions", POST, Some(CHAT)),
+    served(Route::Completions, "/v1/completions", POST, Some(COMPLETIONS)),
+    served(Route::Models, "/v1/models", GET, None),
+    served(Route::Workers, "/workers", GET, None),
+    served(Route::Health, "/health", GET, None),
+    served(Route::Liveness, "/liveness", GET, None),
+    served(Route::Readiness, "/readiness", GET, None),
+    served(Route::Other, "other", &[], None),
+];
+
+impl Route {
+    /// How many there are; metrics hold one handle for each.
+    pub const COUNT: usize = 8;
+
+    /// The row of a path.
+    #[must_use]
+    pub fn find(path: &str) -> &'static Row {
+        let [rows @ .., other] = &ROWS;
+        rows.iter().find(|row| row.path == path).unwrap_or(other)
+    }
+
+    /// All rows, in the order of [`Route::index`].
+    #[must_use]
+    pub fn rows() -> &'static [Row; Self::COUNT] {
+        &ROWS
+    }
+
+    /// This route's place among [`Route::rows`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl Row {
+    /// Whether the route answers `method`.
+    #[must_use]
+    pub fn answers(&self, method: &Method) -> bool {
+        self.methods.contains(method)
+    }
+
+    /// The `Allow` header of a 405.
+    #[must_use]
+    pub fn allow(&self) -> String {
+        self.methods.iter().map(Method::as_str).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_stands_at_its_index() {
+        for (at, row) in ROWS.iter().enumerate() {
+            assert_eq!(row.route.index(), at);
+            assert_eq!(Route::find(row.path).route, row.route);
+        }
+    }
+
+    #[test]
+    fn only_whole_paths_match() {
+        for path in ["/", "", "/v1/chat/completions/", "/v1/chat", "/V1/models", "//workers"] {
+            assert_eq!(Route::find(path).route, Route::Other, "{path}");
+        }
+    }
+
+    #[test]
+    fn methods_are_told_in_allow() {
+        let chat = Route::find("/v1/chat/completions");
+        assert!(chat.answers(&Method::POST) && !chat.answers(&Method::GET));
+        assert_eq!(
+            (chat.allow(), Route::find("/health").allow()),
+            ("POST".into(), "GET, HEAD".into())
+        );
+    }
+}
