@@ -1,1 +1,22 @@
-//! The request path.
+//! The request path of smg and the tasks around it: sockets and time. What is decided, is decided
+//! in `smg-decide`; what bytes mean stands in `smg-wire`.
+//!
+//! A request goes through admit, plan, take, key, choose, send, judge, relay and settle; the story
+//! is told in `serve.rs` and drawn in docs/architecture.md.
+
+mod admin;
+mod body;
+pub mod drain;
+mod edge;
+mod fleet;
+mod gateway;
+mod relay;
+mod serve;
+mod session;
+pub mod settings;
+mod tasks;
+mod telemetry;
+pub mod upstream;
+
+pub use gateway::Gateway;
+pub use settings::Settings;

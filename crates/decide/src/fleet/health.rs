@@ -56,6 +56,12 @@ const FAILED_AFTER: u32 = 3;
 const NEVER_READY_AFTER: u32 = 10;
 
 impl Health {
+    /// A worker whose registration passed its probes.
+    #[must_use]
+    pub const fn proven() -> Self {
+        Self { state: State::Ready, successes: 0, failures: 0 }
+    }
+
     /// The health after one more probe.
     #[must_use]
     pub fn after(self, passed: bool, thresholds: Thresholds) -> Self {

@@ -1,0 +1,150 @@
+//! What an operator asks: health, workers, models, metrics. Lists are written on the control
+//! runtime, so that a long one never delays a token.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use smg_wire::error::Refusal;
+use smg_wire::route::{Dialect, Route};
+use tokio::net::TcpListener;
+
+use crate::edge::{Reply, json as json_reply, refuse};
+use crate::fleet::Upstream;
+use crate::gateway::Gateway;
+use crate::relay::ReplyBody;
+use crate::tasks;
+
+/// Answers a route that is no inference.
+pub(crate) async fn answer(gw: &Arc<Gateway>, route: Route) -> Reply {
+    match route {
+        Route::Readiness => readiness(gw),
+        Route::Workers => on_control(gw, workers).await,
+        Route::Models => on_control(gw, models).await,
+        _ => Response::new(ReplyBody::whole("OK")),
+    }
+}
+
+async fn on_control(gw: &Arc<Gateway>, write: fn(&Gateway) -> Value) -> Reply {
+    let shared = Arc::clone(gw);
+    let written = async move { write(&shared).to_string() };
+    match tasks::spawn_on(&gw.control, "list", written).await {
+        Ok(text) => json_reply(text),
+        Err(error) => {
+            let what = format!("The list could not be written: {error}.");
+            let refusal = Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", what);
+            refuse(&refusal, Dialect::OpenAi)
+        }
+    }
+}
+
+fn readiness(gw: &Gateway) -> Reply {
+    let (healthy, total) = gw.workers();
+    let reason = if gw.drain.draining() {
+        Some("draining")
+    } else if healthy == 0 {
+        Some("insufficient healthy workers")
+    } else {
+        None
+    };
+    let mut body = match reason {
+        None => json!({"status": "ready"}),
+        Some(reason) => json!({"status": "not ready", "reason": reason}),
+    };
+    if let Value::Object(fields) = &mut body {
+        fields.insert("healthy_workers".to_owned(), healthy.into());
+        fields.insert("total_workers".to_owned(), total.into());
+    }
+    let mut reply = json_reply(body.to_string());
+    if reason.is_some() {
+        *reply.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    reply
+}
+
+fn workers(gw: &Gateway) -> Value {
+    let fleet = gw.fleet.load();
+    let workers: Vec<_> = fleet.upstreams.iter().map(|upstream| worker(upstream)).collect();
+    let total = workers.len();
+    json!({
+        "workers": workers,
+        "total": total,
+        "stats": {"prefill_count": 0, "decode_count": 0, "regular_count": total},
+    })
+}
+
+fn worker(upstream: &Upstream) -> Value {
+    let card = &upstream.card;
+    let models: Vec<_> = card.models.iter().map(|id| json!({"id": &**id})).collect();
+    json!({
+        "id": upstream.uuid.to_string(),
+        "url": upstream.worker.url,
+        "model_id": card.models.first().map(|id| &**id),
+        "models": models,
+        "worker_type": upstream.worker.leg.as_str(),
+        "connection_mode": "http",
+        "runtime_type": card.runtime,
+        "labels": card.labels,
+        "is_healthy": upstream.worker.healthy(),
+        "status": upstream.state().as_str(),
+        "load": upstream.worker.in_flight(),
+        "http2": false,
+    })
+}
+
+fn models(gw: &Gateway) -> Value {
+    let fleet = gw.fleet.load();
+    let mut names: Vec<_> = fleet.models.keys().collect();
+    names.sort();
+    let data: Vec<_> = names
+        .into_iter()
+        .map(|id| json!({"id": &**id, "object": "model", "created": 0, "owned_by": "smg"}))
+        .collect();
+    json!({"object": "list", "data": data})
+}
+
+/// Serves `GET /metrics` for ever on the current runtime.
+pub(crate) async fn listen_metrics(gw: Arc<Gateway>, listener: TcpListener) {
+    loop {
+        let Ok((socket, _)) = listener.accept().await else {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            continue;
+        };
+        let gw = Arc::clone(&gw);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let reply = scrape(&gw, &request);
+            async move { Ok::<_, std::convert::Infallible>(reply) }
+        });
+        tasks::spawn("scrape", async move {
+            let served = http1::Builder::new().serve_connection(TokioIo::new(socket), service);
+            if let Err(error) = served.await {
+                tracing::debug!(%error, "scrape ended early");
+            }
+        });
+    }
+}
+
+fn scrape(gw: &Gateway, request: &Request<Incoming>) -> Reply {
+    if request.uri().path() != "/metrics" || request.method() != Method::GET {
+        let what = "The metrics listener answers GET /metrics only.";
+        let refusal = Refusal::new(StatusCode::NOT_FOUND, "route_not_found", what);
+        return refuse(&refusal, Dialect::OpenAi);
+    }
+    match gw.meters.render() {
+        Ok(text) => {
+            let mut reply = Response::new(ReplyBody::whole(text));
+            let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            reply.headers_mut().insert(header::CONTENT_TYPE, kind);
+            reply
+        }
+        Err(error) => {
+            let what = format!("The metrics could not be written: {error}.");
+            let refusal = Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", what);
+            refuse(&refusal, Dialect::OpenAi)
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The client's side: accepting connections, admitting requests, answering.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{Request, Response, StatusCode};
+use hyper::body::{Body as _, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rand::RngExt as _;
+use rand::distr::Alphanumeric;
+use smg_wire::error::{CODE_HEADER, Refusal};
+use smg_wire::header::REQUEST_ID;
+use smg_wire::route::{Dialect, Route, Row};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+
+use crate::gateway::Gateway;
+use crate::relay::ReplyBody;
+use crate::{admin, serve, tasks};
+
+/// An answer on its way out.
+pub(crate) type Reply = Response<ReplyBody>;
+
+/// Pause after a failed accept: out of file descriptors, mostly, which only time can mend.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((socket, _)) => {
+                // Small events leave at once (001, "No Nagle delay"). A socket that is gone already
+                // shows when it is read.
+                let _ = socket.set_nodelay(true);
+                tasks::spawn("client", converse(Arc::clone(&gw), socket));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+pub(crate) async fn converse(
+    gw: Arc<Gateway>,
+    socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) {
+    let mut drain = gw.drain.watch();
+    let service = service_fn(move |request| {
+        let gw = Arc::clone(&gw);
+        async move { Ok::<_, Infallible>(answer(&gw, request).await) }
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            .half_close(false)
+            .header_read_timeout(None)
+            .serve_connection(TokioIo::new(socket), service)
+    );
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = drain.begun() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "client connection ended early");
+    }
+}
+
+/// Answers one request, and counts it.
+async fn answer(gw: &Arc<Gateway>, request: Request<Incoming>) -> Reply {
+    let row = Route::find(request.uri().path());
+    let call = gw.meters.http.arrive(row.route, request.method());
+    let id = request_id(gw, row, request.headers());
+    let mut reply = match (refused(gw, row, &request), &row.inference) {
+        (Some(refused), _) => refused,
+        (None, Some(inference)) => serve::serve(gw, row.route, inference, request).await,
+        (None, None) => admin::answer(gw, row.route).await,
+    };
+    reply.headers_mut().insert(REQUEST_ID, id);
+    call.head_ready();
+    let code = reply.extensions().get::<Code>().map_or("", |code| code.0);
+    gw.meters.http.answer(row.route, reply.status().as_u16(), code);
+    reply.map(|body| body.counted(call))
+}
+
+/// The code of a refusal, beside the header so that metrics never read a worker's.
+#[derive(Clone, Copy, Debug)]
+struct Code(&'static str);
+
+/// Admit: the answer to what can be refused before the body is looked at.
+fn refused(gw: &Gateway, row: &'static Row, request: &Request<Incoming>) -> Option<Reply> {
+    if row.route == Route::Other {
+        let path = request.uri().path();
+        let what = format!("There is nothing at {path}.");
+        let refusal = Refusal::new(StatusCode::NOT_FOUND, "route_not_found", what);
+        return Some(refuse(&refusal, Dialect::OpenAi));
+    }
+    if !row.answers(request.method()) {
+        let allow = row.allow();
+        let what =
+            format!("{} does not answer {}; it answers {allow}.", row.path, request.method());
+        let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", what);
+        let mut reply = refuse(&refusal, Dialect::OpenAi);
+        if let Ok(allow) = HeaderValue::from_str(&allow) {
+            reply.headers_mut().insert(header::ALLOW, allow);
+        }
+        return Some(reply);
+    }
+    let inference = row.inference.as_ref()?;
+    let limit = gw.limits.bodies.max_payload;
+    if request.body().size_hint().lower() > limit as u64 {
+        return Some(too_large(limit));
+    }
+    if gw.drain.draining() {
+        let what = "This gateway is shutting down; send the request again.";
+        let mut refusal = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "gateway_draining", what);
+        refusal.retry_after = Some(1);
+        return Some(closing(refuse(&refusal, inference.dialect)));
+    }
+    None
+}
+
+/// The one answer without JSON and without a code (001, "Request bodies").
+fn too_large(limit: usize) -> Reply {
+    let text = format!("The request body is larger than {limit} bytes (--max-payload-size).\n");
+    let mut reply = Reply::new(ReplyBody::whole(text));
+    *reply.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    reply.headers_mut().insert(header::CONTENT_TYPE, plain);
+    closing(reply)
+}
+
+/// Ends the connection after this answer, for a body that nobody will read.
+fn closing(mut reply: Reply) -> Reply {
+    reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    reply
+}
+
+/// A refusal as an answer.
+pub(crate) fn refuse(refusal: &Refusal, dialect: Dialect) -> Reply {
+    let mut reply = json(refusal.body(dialect));
+    *reply.status_mut() = refusal.status;
+    let headers = reply.headers_mut();
+    headers.insert(CODE_HEADER, HeaderValue::from_static(refusal.code));
+    if let Some(seconds) = refusal.retry_after {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    reply.extensions_mut().insert(Code(refusal.code));
+    reply
+}
+
+/// A JSON answer.
+pub(crate) fn json(body: impl Into<bytes::Bytes>) -> Reply {
+    let mut reply = Reply::new(ReplyBody::whole(body));
+    let json = HeaderValue::from_static("application/json");
+    reply.headers_mut().insert(header::CONTENT_TYPE, json);
+    reply
+}
+
+/// The client's own request id, else a new one in the style of the route.
+fn request_id(gw: &Gateway, row: &Row, headers: &HeaderMap) -> HeaderValue {
+    let named = gw.limits.request_id_headers.iter().find_map(|name| headers.get(name));
+    if let Some(id) = named.filter(|id| !id.is_empty()) {
+        return id.clone();
+    }
+    let prefix = row.inference.as_ref().map_or("req-", |inference| inference.id_prefix);
+    let mut id = String::with_capacity(prefix.len() + 24);
+    id.push_str(prefix);
+    id.extend(rand::rng().sample_iter(Alphanumeric).take(24).map(char::from));
+    HeaderValue::try_from(id).unwrap_or_else(|_| HeaderValue::from_static("req-unknown"))
+}

@@ -1,0 +1,179 @@
+//! What a worker says of itself at registration.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::settings::HealthChecks;
+use crate::upstream::{Pool, fetch};
+
+/// A worker's answers, boiled down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Card {
+    /// Every model id it serves; the first is its main one.
+    pub(crate) models: Vec<Arc<str>>,
+    /// The engine: `sglang`, `vllm`, or `generic`.
+    pub(crate) runtime: &'static str,
+    /// Plain facts of `/server_info` and `/model_info`.
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+/// Bound on each question at registration.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Fields that become labels when they have a value.
+const LABELS: [&str; 14] = [
+    "model_path",
+    "served_model_name",
+    "tp_size",
+    "dp_size",
+    "pp_size",
+    "version",
+    "disaggregation_mode",
+    "context_length",
+    "max_total_tokens",
+    "max_running_requests",
+    "is_generation",
+    "is_embedding",
+    "model_type",
+    "max_model_len",
+];
+/// Model ids taken from one worker; a worker cannot fill the fleet's tables at will.
+const MAX_MODELS: usize = 1024;
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+    #[serde(default)]
+    owned_by: String,
+    max_model_len: Option<u64>,
+}
+
+/// Asks a worker whether it is well and what it serves.
+///
+/// # Errors
+/// In words for the operator, when it does not answer or serves nothing known.
+pub(crate) async fn discover(pool: &Pool, health: Option<&HealthChecks>) -> Result<Card, String> {
+    if let Some(checks) = health {
+        // Registration's own probes count towards the success threshold.
+        for _ in 0..checks.thresholds.success.max(1) {
+            super::health::probe(pool, checks).await?;
+        }
+    }
+    let listed: Option<Models> = ask(pool, "/v1/models").await?;
+    let server = either(pool, "/server_info", "/get_server_info").await?;
+    let model = either(pool, "/model_info", "/get_model_info").await?;
+    if listed.is_none() && server.is_none() {
+        return Err("it answers neither /v1/models nor /server_info".to_owned());
+    }
+    Ok(card(listed, server.as_ref(), model.as_ref()))
+}
+
+fn card(listed: Option<Models>, server: Option<&Value>, model: Option<&Value>) -> Card {
+    let mut labels = BTreeMap::new();
+    for name in LABELS {
+        let found = [server, model].into_iter().flatten().find_map(|info| plain(info.get(name)?));
+        if let Some(value) = found {
+            labels.insert(name.to_owned(), value);
+        }
+    }
+    let listed = listed.map_or_else(Vec::new, |listed| listed.data);
+    if let Some(len) = listed.iter().find_map(|model| model.max_model_len) {
+        labels.insert("max_model_len".to_owned(), len.to_string());
+    }
+    let runtime = match listed.first().map(|model| model.owned_by.as_str()) {
+        Some("vllm") => "vllm",
+        _ if server.is_some() => "sglang",
+        _ => "generic",
+    };
+    let mut models: Vec<Arc<str>> = Vec::new();
+    for id in listed.iter().map(|model| model.id.as_str()).filter(|id| !id.is_empty()) {
+        if models.len() < MAX_MODELS && !models.iter().any(|known| **known == *id) {
+            models.push(Arc::from(id));
+        }
+    }
+    if models.is_empty() {
+        models.push(Arc::from(main_model(&labels)));
+    }
+    Card { models, runtime, labels }
+}
+
+/// The model of an engine that lists none: its served name, else the last part of its path.
+fn main_model(labels: &BTreeMap<String, String>) -> &str {
+    let served = labels.get("served_model_name").map(String::as_str);
+    let path =
+        labels.get("model_path").and_then(|path| path.trim_end_matches('/').rsplit('/').next());
+    served.or(path).filter(|name| !name.is_empty()).unwrap_or("unknown")
+}
+
+fn plain(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if !text.is_empty() && text.len() <= 256 => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(yes) => Some(yes.to_string()),
+        _ => None,
+    }
+}
+
+async fn either(pool: &Pool, new: &str, old: &str) -> Result<Option<Value>, String> {
+    match ask(pool, new).await? {
+        None => ask(pool, old).await,
+        found => Ok(found),
+    }
+}
+
+/// The JSON at a path; `None` when the worker has no such path or answers something else there.
+async fn ask<T: for<'de> Deserialize<'de>>(pool: &Pool, path: &str) -> Result<Option<T>, String> {
+    let (status, body) =
+        fetch(pool, path, ANSWER_WITHIN).await.map_err(|error| format!("GET {path}: {error}"))?;
+    Ok(status.is_success().then(|| serde_json::from_slice(&body).ok()).flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn listed(data: Value) -> Option<Models> {
+        serde_json::from_value(json!({"object": "list", "data": data})).ok()
+    }
+
+    fn names(card: &Card) -> Vec<&str> {
+        card.models.iter().map(AsRef::as_ref).collect()
+    }
+
+    #[test]
+    fn every_listed_id_is_served_once() {
+        let data = json!([{"id": "m", "owned_by": "vllm", "max_model_len": 9}, {"id": "lora"}, {"id": "m"}]);
+        let card = card(listed(data), None, None);
+        assert_eq!((names(&card), card.runtime), (vec!["m", "lora"], "vllm"));
+        assert_eq!(card.labels["max_model_len"], "9");
+    }
+
+    #[test]
+    fn an_engine_without_a_list_is_named_by_its_info() {
+        for (server, name) in [
+            (json!({"served_model_name": "n", "model_path": "/a/b"}), "n"),
+            (json!({"model_path": "/models/org/b/"}), "b"),
+            (json!({"served_model_name": ""}), "unknown"),
+        ] {
+            let card = card(None, Some(&server), None);
+            assert_eq!((names(&card), card.runtime), (vec![name], "sglang"));
+        }
+    }
+
+    #[test]
+    fn only_plain_values_become_labels() {
+        let server = json!({"tp_size": 2, "version": "1", "dp_size": [1], "model_type": null});
+        let card = card(None, Some(&server), Some(&json!({"is_generation": true})));
+        let labels: Vec<_> = card.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(labels, ["is_generation=true", "tp_size=2", "version=1"]);
+    }
+}

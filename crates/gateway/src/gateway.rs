@@ -1,0 +1,118 @@
+//! One gateway: its parts, and the doors to them.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+
+use crate::drain::Drain;
+use crate::fleet::Roster;
+use crate::session::Session;
+use crate::settings::{Bodies, Settings};
+use crate::telemetry::Meters;
+use crate::upstream::Dial;
+use crate::{edge, fleet, tasks};
+
+/// A running gateway. Requests share it; each part guards itself.
+#[derive(Debug)]
+pub struct Gateway {
+    pub(crate) fleet: Roster,
+    pub(crate) session: Session,
+    pub(crate) limits: Limits,
+    pub(crate) meters: Meters,
+    pub(crate) drain: Drain,
+    /// Where work that must not delay a request runs.
+    pub(crate) control: Handle,
+}
+
+/// What bounds a request.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    pub(crate) bodies: Bodies,
+    pub(crate) request_timeout: Duration,
+    pub(crate) request_id_headers: Vec<http::HeaderName>,
+}
+
+impl Gateway {
+    /// A gateway for these settings. Its background work (registration, health checks, sweeps)
+    /// starts on `control`, which should be a runtime that serves no requests.
+    ///
+    /// # Errors
+    /// When its metrics contradict each other, which is a mistake in this crate.
+    pub fn start(
+        settings: Settings,
+        dial: Arc<dyn Dial>,
+        control: Handle,
+    ) -> io::Result<Arc<Self>> {
+        let settings = Arc::new(settings);
+        let gw = Arc::new(Self {
+            fleet: Roster::new(settings.policy),
+            session: Session::new(settings.sticky.clone()),
+            limits: Limits {
+                bodies: settings.bodies,
+                request_timeout: settings.request_timeout,
+                request_id_headers: settings.request_id_headers.clone(),
+            },
+            meters: Meters::new(&settings.duration_buckets).map_err(io::Error::other)?,
+            drain: Drain::default(),
+            control,
+        });
+        gw.tend(&settings, &dial);
+        Ok(gw)
+    }
+
+    fn tend(self: &Arc<Self>, settings: &Arc<Settings>, dial: &Arc<dyn Dial>) {
+        let _on_control = self.control.enter();
+        fleet::tend(self, settings, dial);
+        let gw = Arc::clone(self);
+        tasks::spawn("sweep", async move { gw.session.sweep(&gw.meters.sticky).await });
+        let gw = Arc::clone(self);
+        tasks::spawn("ages", async move {
+            loop {
+                tokio::time::sleep(crate::telemetry::AGE_SAMPLE).await;
+                gw.meters.http.sample_ages();
+            }
+        });
+    }
+
+    /// Accepts clients for ever on the current runtime.
+    pub async fn listen(self: Arc<Self>, listener: TcpListener) {
+        edge::listen(self, listener).await;
+    }
+
+    /// Serves one client's connection to its end.
+    pub async fn converse(
+        self: Arc<Self>,
+        socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) {
+        edge::converse(self, socket).await;
+    }
+
+    /// Serves `GET /metrics` for ever.
+    pub async fn listen_metrics(self: Arc<Self>, listener: TcpListener) {
+        crate::admin::listen_metrics(self, listener).await;
+    }
+
+    /// Workers ready for requests, of those registered.
+    #[must_use]
+    pub fn workers(&self) -> (usize, usize) {
+        let fleet = self.fleet.load();
+        let ready = fleet.upstreams.iter().filter(|upstream| upstream.worker.healthy()).count();
+        (ready, fleet.upstreams.len())
+    }
+
+    /// Leaves: `/readiness` says so, new requests are refused, running ones end. False when `grace`
+    /// was over before they had.
+    pub async fn drain(&self, grace: Duration) -> bool {
+        self.drain.run(grace).await
+    }
+
+    /// Connections that a drain still waits for.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.drain.watchers()
+    }
+}

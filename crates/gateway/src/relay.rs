@@ -1,0 +1,192 @@
+//! The answer on its way to the client.
+//!
+//! An event stream is relayed inline: the client's connection polls this body, which polls the
+//! worker's connection. At most one chunk is held, and when the client reads slowly nobody reads
+//! from the worker (001, "Backpressure").
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use smg_decide::retry::Fault;
+use smg_decide::settle::End;
+use smg_wire::error::stream_event;
+use smg_wire::route::Dialect;
+use smg_wire::sse::Tail;
+
+use crate::session::Lease;
+use crate::telemetry::CallGuard;
+use crate::upstream::Exchange;
+
+/// Rides with an answer and settles it exactly once; dropped unsettled, the client has gone.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    lease: Lease,
+    settled: bool,
+}
+
+impl Ticket {
+    pub(crate) const fn new(lease: Lease) -> Self {
+        Self { lease, settled: false }
+    }
+
+    /// The exchange ended this way.
+    pub(crate) fn settle(mut self, end: End) {
+        self.close(end);
+    }
+
+    fn close(&mut self, end: End) {
+        if std::mem::replace(&mut self.settled, true) {
+            return;
+        }
+        let upstream = &self.lease.upstream;
+        match end {
+            End::UpstreamBroke => upstream.meters.attempt_failed(500),
+            End::Timeout => upstream.meters.attempt_failed(504),
+            End::Clean | End::ClientGone | End::Refused => {}
+        }
+        tracing::debug!(worker = &*upstream.worker.url, end = end.as_str(), "settled");
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.close(End::ClientGone);
+    }
+}
+
+/// A body for a client.
+#[derive(Debug)]
+pub(crate) struct ReplyBody {
+    kind: Kind,
+    /// Counts the request as in flight until the last byte.
+    call: Option<CallGuard>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Whole(Bytes),
+    Stream(Box<Relay>),
+}
+
+/// An event stream between worker and client.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    exchange: Exchange,
+    ticket: Option<Ticket>,
+    dialect: Dialect,
+    tail: Tail,
+}
+
+/// The worker broke off in the middle of an event: the client's body is left unterminated, so that
+/// nobody takes what came for the whole answer.
+#[derive(Debug)]
+pub(crate) struct Broken(Fault);
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(describe(self.0))
+    }
+}
+
+impl std::error::Error for Broken {}
+
+const fn describe(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Timeout => "The request timed out before the worker finished its answer.",
+        _ => "The worker broke off in the middle of its answer.",
+    }
+}
+
+impl Relay {
+    pub(crate) fn new(exchange: Exchange, ticket: Ticket, dialect: Dialect) -> Self {
+        Self { exchange, ticket: Some(ticket), dialect, tail: Tail::default() }
+    }
+
+    fn settle(&mut self, end: End) {
+        if let Some(ticket) = self.ticket.take() {
+            ticket.settle(end);
+        }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        loop {
+            return match ready!(self.exchange.poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    if self.exchange.is_over() {
+                        self.settle(End::Clean);
+                    }
+                    let Some(data) = frame.data_ref() else { continue };
+                    // An empty chunk would become an empty HTTP/2 frame (001, "Empty chunks").
+                    if data.is_empty() {
+                        continue;
+                    }
+                    self.tail.feed(data);
+                    Poll::Ready(Some(Ok(frame)))
+                }
+                Some(Err(fault)) => self.broke(fault),
+                None => {
+                    self.settle(End::Clean);
+                    Poll::Ready(None)
+                }
+            };
+        }
+    }
+
+    fn broke(&mut self, fault: Fault) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let end = if fault == Fault::Timeout { End::Timeout } else { End::UpstreamBroke };
+        self.settle(end);
+        if !self.tail.between_events() {
+            return Poll::Ready(Some(Err(Broken(fault))));
+        }
+        let event = stream_event(self.dialect, fault.code(), describe(fault));
+        Poll::Ready(Some(Ok(Frame::data(event))))
+    }
+}
+
+impl ReplyBody {
+    /// A body that is all there.
+    pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
+        Self { kind: Kind::Whole(bytes.into()), call: None }
+    }
+
+    /// A body that is still coming.
+    pub(crate) fn stream(relay: Relay) -> Self {
+        Self { kind: Kind::Stream(Box::new(relay)), call: None }
+    }
+
+    /// Keeps the request counted as in flight.
+    pub(crate) fn counted(mut self, call: CallGuard) -> Self {
+        self.call = Some(call);
+        self
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        match &mut self.kind {
+            Kind::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Kind::Stream(relay) => relay.poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(&self.kind, Kind::Whole(bytes) if bytes.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Stream(_) => SizeHint::default(),
+        }
+    }
+}

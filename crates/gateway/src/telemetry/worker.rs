@@ -1,0 +1,126 @@
+//! Workers: what is in flight, how they fare, who was chosen.
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use smg_decide::fleet::{Leg, Worker};
+
+use super::keep;
+
+/// The families; each worker holds its own handles.
+#[derive(Debug)]
+pub(crate) struct WorkerMetersRoot {
+    pool_size: IntGaugeVec,
+    requests_active: IntGaugeVec,
+    keys_active: IntGaugeVec,
+    health: IntGaugeVec,
+    http2: IntGaugeVec,
+    health_checks: IntCounterVec,
+    selections: IntCounterVec,
+    errors: IntCounterVec,
+}
+
+/// One worker's handles.
+#[derive(Debug)]
+pub(crate) struct WorkerMeters {
+    /// Requests in flight.
+    pub(crate) requests_active: IntGauge,
+    /// Distinct routing keys in flight.
+    pub(crate) keys_active: IntGauge,
+    health: IntGauge,
+    checks_passed: IntCounter,
+    checks_failed: IntCounter,
+    backend_errors: IntCounter,
+    timeouts: IntCounter,
+}
+
+impl WorkerMetersRoot {
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let gauge = |name, help, labels: &[&str]| {
+            keep(registry, IntGaugeVec::new(Opts::new(name, help), labels))
+        };
+        let counter = |name, help, labels: &[&str]| {
+            keep(registry, IntCounterVec::new(Opts::new(name, help), labels))
+        };
+        let kind = ["worker_type", "connection_mode"];
+        Ok(Self {
+            pool_size: gauge(
+                "smg_worker_pool_size",
+                "Registered workers.",
+                &[&kind[..], &["model"]].concat(),
+            )?,
+            requests_active: gauge(
+                "smg_worker_requests_active",
+                "Requests in flight, streams included.",
+                &["worker"],
+            )?,
+            keys_active: gauge(
+                "smg_worker_routing_keys_active",
+                "Distinct routing keys with requests in flight.",
+                &["worker"],
+            )?,
+            health: gauge("smg_worker_health", "1 when ready, else 0.", &["worker"])?,
+            http2: gauge("smg_worker_http2", "1 when HTTP/2 was chosen, else 0.", &["worker"])?,
+            health_checks: counter(
+                "smg_worker_health_checks_total",
+                "Health checks.",
+                &["worker_type", "result"],
+            )?,
+            selections: counter(
+                "smg_worker_selection_total",
+                "Placements, one for each attempt.",
+                &[&kind[..], &["model", "policy"]].concat(),
+            )?,
+            errors: counter(
+                "smg_worker_errors_total",
+                "Attempts that failed at a worker.",
+                &[&kind[..], &["error_type"]].concat(),
+            )?,
+        })
+    }
+
+    /// Handles for a worker, its gauges at zero.
+    pub(crate) fn worker(&self, worker: &Worker) -> WorkerMeters {
+        let (url, leg) = (&*worker.url, worker.leg.as_str());
+        self.http2.with_label_values(&[url]).set(0);
+        WorkerMeters {
+            requests_active: self.requests_active.with_label_values(&[url]),
+            keys_active: self.keys_active.with_label_values(&[url]),
+            health: self.health.with_label_values(&[url]),
+            checks_passed: self.health_checks.with_label_values(&[leg, "success"]),
+            checks_failed: self.health_checks.with_label_values(&[leg, "failure"]),
+            backend_errors: self.errors.with_label_values(&[leg, "http", "backend_error"]),
+            timeouts: self.errors.with_label_values(&[leg, "http", "timeout"]),
+        }
+    }
+
+    /// The placement counter of a model's policy.
+    pub(crate) fn selections(&self, leg: Leg, model: &str, policy: &str) -> IntCounter {
+        self.selections.with_label_values(&[leg.as_str(), "http", model, policy])
+    }
+
+    /// Sets the number of registered workers of a model.
+    pub(crate) fn set_pool_size(&self, leg: Leg, model: &str, size: usize) {
+        let size = i64::try_from(size).unwrap_or(i64::MAX);
+        self.pool_size.with_label_values(&[leg.as_str(), "http", model]).set(size);
+    }
+}
+
+impl WorkerMeters {
+    /// Counts a check and shows its verdict.
+    pub(crate) fn checked(&self, passed: bool, healthy: bool) {
+        if passed {
+            self.checks_passed.inc()
+        } else {
+            self.checks_failed.inc()
+        }
+        self.health.set(i64::from(healthy));
+    }
+
+    /// Counts a failed attempt; `status` is the worker's or the gateway's in its place.
+    pub(crate) fn attempt_failed(&self, status: u16) {
+        match smg_decide::settle::worker_error(status) {
+            Some("timeout") => self.timeouts.inc(),
+            Some(_) => self.backend_errors.inc(),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The way to a worker: its address, its idle connections, one exchange.
+
+mod dial;
+mod exchange;
+mod origin;
+mod pool;
+
+pub use dial::{Dial, Socket, TcpDial};
+pub(crate) use exchange::{Exchange, Message, deadline, fetch, send};
+pub use origin::{Origin, OriginError};
+pub(crate) use pool::{Outgoing, Pool};

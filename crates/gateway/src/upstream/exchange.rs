@@ -1,0 +1,244 @@
+//! One request and its answer. The exchange owns its connection and drives it while it is polled;
+//! dropping it closes the connection, which is how a worker learns that nobody listens any more.
+
+use std::future::{Future as _, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::response::Parts;
+use http::{HeaderValue, Method, Request, StatusCode, header};
+use http_body::{Body as _, Frame};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use smg_decide::retry::{Failed, Fault, resend};
+use tokio::time::{Instant, Sleep};
+
+use super::Pool;
+use super::pool::{Link, Outgoing};
+
+/// When an exchange must be over, however far it got.
+pub(crate) type Deadline = Pin<Box<Sleep>>;
+
+/// An answer whose head has come and whose body is on its way.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    body: Incoming,
+    /// Gone once the body has ended.
+    link: Option<Box<Link>>,
+    pool: Arc<Pool>,
+    deadline: Deadline,
+}
+
+/// Sends a request and waits for the head of its answer; `resent` is called when the message had to
+/// be sent a second time.
+pub(crate) async fn send(
+    pool: &Arc<Pool>,
+    message: &Message<'_>,
+    mut deadline: Deadline,
+    resent: impl FnOnce(),
+) -> Result<(Parts, Exchange), Fault> {
+    let first = poll_fn(|cx| Poll::Ready(pool.take_idle(cx))).await;
+    let sent = match attempt(pool, first, message, &mut deadline).await {
+        Err(failed) if resend(&failed) => {
+            resent();
+            // Other idle connections may be as stale as the first: open a fresh one.
+            attempt(pool, None, message, &mut deadline).await
+        }
+        sent => sent,
+    };
+    let (parts, body, link) = sent.map_err(|failed| failed.fault)?;
+    let pool = Arc::clone(pool);
+    Ok((parts, Exchange { body, link: Some(link), pool, deadline }))
+}
+
+/// A request, written anew each time it is sent.
+pub(crate) struct Message<'a> {
+    /// Writes it.
+    pub(crate) write: &'a (dyn Fn() -> Request<Outgoing> + Sync),
+    /// Bytes in its body.
+    pub(crate) body: usize,
+}
+
+async fn attempt(
+    pool: &Pool,
+    link: Option<Box<Link>>,
+    message: &Message<'_>,
+    deadline: &mut Deadline,
+) -> Result<(Parts, Incoming, Box<Link>), Failed> {
+    let failed = |fault, heard| Failed { fault, heard, body: Some(message.body), resent: false };
+    let mut link = match link {
+        Some(link) => link,
+        None => within(deadline, pool.open())
+            .await
+            .map_err(|fault| failed(fault, false))?
+            .map_err(|error| {
+                tracing::debug!(worker = pool.origin().url(), %error, "connect failed");
+                let fault = match error.kind() {
+                    std::io::ErrorKind::TimedOut => Fault::Timeout,
+                    _ => Fault::Connect,
+                };
+                failed(fault, false)
+            })?,
+    };
+    link.listen_anew();
+    let mut answer = pin!(link.sender.send_request((message.write)()));
+    let answered = poll_fn(|cx| {
+        let over = link.poll_drive(cx).is_ready();
+        match answer.as_mut().poll(cx) {
+            Poll::Ready(answer) => Poll::Ready(answer.map_err(|error| {
+                tracing::debug!(worker = pool.origin().url(), %error, "send failed");
+                Fault::Send
+            })),
+            // The connection is gone and took the answer with it.
+            Poll::Pending if over => Poll::Ready(Err(Fault::Send)),
+            Poll::Pending => deadline.as_mut().poll(cx).map(|()| Err(Fault::Timeout)),
+        }
+    })
+    .await;
+    match answered {
+        Ok(response) => {
+            let (parts, body) = response.into_parts();
+            Ok((parts, body, link))
+        }
+        Err(fault) => Err(failed(fault, link.heard())),
+    }
+}
+
+/// Awaits `work`, but no longer than the deadline.
+async fn within<T>(deadline: &mut Deadline, work: impl Future<Output = T>) -> Result<T, Fault> {
+    let mut work = pin!(work);
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Ok(done)),
+        Poll::Pending => deadline.as_mut().poll(cx).map(|()| Err(Fault::Timeout)),
+    })
+    .await
+}
+
+impl Exchange {
+    /// The next frame of the answer; `None` at its end, when the connection is back in the pool.
+    pub(crate) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        let Some(link) = &mut self.link else { return Poll::Ready(None) };
+        let over = link.poll_drive(cx).is_ready();
+        let frame = match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(frame) => frame,
+            Poll::Pending if over => return self.broke(Fault::Body),
+            Poll::Pending => {
+                ready!(self.deadline.as_mut().poll(cx));
+                return self.broke(Fault::Timeout);
+            }
+        };
+        match frame {
+            Some(Ok(frame)) => {
+                // The server stops asking once it has written a whole Content-Length, so the end
+                // is taken from the body's own word.
+                if self.body.is_end_stream() {
+                    self.finish(cx);
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => {
+                tracing::debug!(worker = self.pool.origin().url(), %error, "answer broke off");
+                self.broke(Fault::Body)
+            }
+            None => {
+                self.finish(cx);
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    /// Whether the answer has ended and was whole.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.link.is_none()
+    }
+
+    /// Reads the whole answer, at most `limit` bytes of it.
+    pub(crate) async fn collect(mut self, limit: usize) -> Result<Bytes, Fault> {
+        let mut first = Bytes::new();
+        let mut rest = Vec::new();
+        while let Some(frame) = poll_fn(|cx| self.poll_frame(cx)).await {
+            let Ok(data) = frame?.into_data() else { continue };
+            if first.len() + rest.len() + data.len() > limit {
+                return Err(Fault::TooLarge);
+            }
+            if first.is_empty() {
+                first = data;
+            } else {
+                rest.extend_from_slice(&data);
+            }
+        }
+        if rest.is_empty() {
+            return Ok(first);
+        }
+        rest.splice(0..0, first);
+        Ok(rest.into())
+    }
+
+    fn broke(&mut self, fault: Fault) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        self.link = None;
+        Poll::Ready(Some(Err(fault)))
+    }
+
+    fn finish(&mut self, cx: &mut Context<'_>) {
+        if let Some(mut link) = self.link.take()
+            // One more turn lets the connection see that it is idle again.
+            && link.poll_drive(cx).is_pending()
+        {
+            self.pool.put(link);
+        }
+    }
+}
+
+/// Largest answer to a question of the gateway's own (discovery, health).
+const MAX_FETCH_BYTES: usize = 1 << 20;
+
+/// Asks a worker something on a connection of its own: `GET path`.
+pub(crate) async fn fetch(
+    pool: &Pool,
+    path: &str,
+    timeout: Duration,
+) -> Result<(StatusCode, Bytes), String> {
+    let asked = ask(pool, path);
+    tokio::time::timeout(timeout, asked)
+        .await
+        .map_err(|_| format!("no answer within {timeout:?}"))?
+}
+
+async fn ask(pool: &Pool, path: &str) -> Result<(StatusCode, Bytes), String> {
+    let request = Request::builder()
+        .method(Method::GET)
+        .uri(pool.origin().target(&path.parse().map_err(|_| format!("bad path {path}"))?))
+        .header(header::HOST, pool.origin().authority())
+        .header(header::ACCEPT, HeaderValue::from_static("*/*"))
+        .header(header::CONNECTION, HeaderValue::from_static("close"))
+        .body(Outgoing::default())
+        .map_err(|error| error.to_string())?;
+    let mut link = pool.open().await.map_err(|error| error.to_string())?;
+    let answer = link.sender.send_request(request);
+    let mut whole = pin!(async {
+        let response = answer.await.map_err(|error| error.to_string())?;
+        let (parts, body) = response.into_parts();
+        let body = http_body_util::Limited::new(body, MAX_FETCH_BYTES);
+        let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
+        Ok::<_, String>((parts.status, body))
+    });
+    poll_fn(|cx| {
+        let over = link.poll_drive(cx).is_ready();
+        match whole.as_mut().poll(cx) {
+            Poll::Pending if over => Poll::Ready(Err("connection closed".to_owned())),
+            polled => polled,
+        }
+    })
+    .await
+}
+
+/// A deadline this far from now.
+pub(crate) fn deadline(timeout: Duration) -> Deadline {
+    Box::pin(tokio::time::sleep_until(Instant::now() + timeout))
+}

@@ -1,0 +1,153 @@
+//! A worker's address as registered.
+
+use std::fmt;
+
+use http::uri::{PathAndQuery, Scheme};
+use http::{HeaderValue, Uri};
+
+/// A worker's URL, parsed once. Requests only ever go to one of these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    url: String,
+    host: String,
+    port: u16,
+    authority: HeaderValue,
+    prefix: String,
+}
+
+/// Why a URL cannot be a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OriginError {
+    /// Not `http://host[:port][/path]`.
+    Malformed,
+    /// A scheme that is not served.
+    Scheme(String),
+    /// Credentials, a query or a fragment in the URL.
+    Extra,
+}
+
+impl fmt::Display for OriginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed => f.write_str("expected a URL like http://host:8000"),
+            Self::Scheme(scheme) => {
+                write!(f, "scheme '{scheme}' is not supported; use http://host:8000")
+            }
+            Self::Extra => f.write_str("a worker URL has no credentials and no query"),
+        }
+    }
+}
+
+impl Origin {
+    /// Parses a worker URL.
+    ///
+    /// # Errors
+    /// When it is not a plain `http` URL.
+    pub fn parse(url: &str) -> Result<Self, OriginError> {
+        let uri: Uri = url.parse().map_err(|_| OriginError::Malformed)?;
+        let scheme = uri.scheme().ok_or(OriginError::Malformed)?;
+        // A capital scheme is refused as the peers refuse it: the URL is an identity, not only an
+        // address.
+        if *scheme != Scheme::HTTP || !url.starts_with("http://") {
+            return Err(OriginError::Scheme(scheme.as_str().to_owned()));
+        }
+        let authority = uri.authority().ok_or(OriginError::Malformed)?;
+        if authority.as_str().contains('@') || uri.query().is_some() || url.contains('#') {
+            return Err(OriginError::Extra);
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        if host.is_empty() {
+            return Err(OriginError::Malformed);
+        }
+        Ok(Self {
+            url: url.trim_end_matches('/').to_owned(),
+            host,
+            port: authority.port_u16().unwrap_or(80),
+            authority: HeaderValue::from_str(authority.as_str())
+                .map_err(|_| OriginError::Malformed)?,
+            prefix: uri.path().trim_end_matches('/').to_owned(),
+        })
+    }
+
+    /// The URL as registered, without a trailing slash.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Host name or address, IPv6 without brackets.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// TCP port.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The `Host` header.
+    #[must_use]
+    pub const fn authority(&self) -> &HeaderValue {
+        &self.authority
+    }
+
+    /// The request target for a path at this worker.
+    #[must_use]
+    pub fn target(&self, path: &PathAndQuery) -> Uri {
+        if self.prefix.is_empty() {
+            return Uri::from(path.clone());
+        }
+        let joined = format!("{}{}", self.prefix, path.as_str());
+        // Both halves were parsed before, so that the whole parses too.
+        joined.parse().unwrap_or_else(|_| Uri::from(path.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_urls_are_workers() {
+        for (url, host, port, seen) in [
+            ("http://w1:8000", "w1", 8000, "http://w1:8000"),
+            ("http://w1:8000/", "w1", 8000, "http://w1:8000"),
+            ("http://w1", "w1", 80, "http://w1"),
+            ("http://[::1]:9", "::1", 9, "http://[::1]:9"),
+            ("http://w1:8/base/", "w1", 8, "http://w1:8/base"),
+        ] {
+            let origin = Origin::parse(url).unwrap();
+            assert_eq!((origin.host(), origin.port(), origin.url()), (host, port, seen));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused_in_words() {
+        for url in [
+            "w1:8000",
+            "/w1",
+            "",
+            "https://w1",
+            "HTTP://w1",
+            "ftp://w1",
+            "http://",
+            "http://u:p@w1",
+            "http://w1?x=1",
+            "http://w1#x",
+            "http://w1:99999",
+        ] {
+            assert!(Origin::parse(url).is_err(), "{url}");
+        }
+        let error = Origin::parse("https://w1").unwrap_err();
+        assert!(error.to_string().contains("'https' is not supported"), "{error}");
+    }
+
+    #[test]
+    fn a_base_path_goes_in_front() {
+        let path = PathAndQuery::from_static("/v1/models?x=1");
+        assert_eq!(Origin::parse("http://w1").unwrap().target(&path), "/v1/models?x=1");
+        assert_eq!(Origin::parse("http://w1/a/").unwrap().target(&path), "/a/v1/models?x=1");
+    }
+}
