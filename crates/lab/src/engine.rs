@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -132,6 +133,14 @@ impl Engine {
     /// When the listener can take no more connections.
     pub async fn serve(&self, listener: TcpListener) -> std::io::Result<()> {
         http::serve(listener, Arc::clone(&self.core)).await
+    }
+
+    /// Answers on one connection of any kind, such as an in-memory pipe, until it closes.
+    pub async fn converse<S>(&self, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        http::converse(stream, Arc::clone(&self.core)).await;
     }
 
     /// The numbers as they are now.

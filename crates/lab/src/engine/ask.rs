@@ -201,3 +201,91 @@ fn token_ids(ids: &[Value]) -> Option<Vec<u32>> {
     let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
     ids.iter().map(id).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(form: Form, body: &Value) -> Result<Ask, Complaint> {
+        Ask::read(form, body.to_string().as_bytes(), &Profile::default())
+    }
+
+    fn chat(extra: &Value) -> Value {
+        let mut body = json!({"model": "lab", "messages": [{"role": "user", "content": "Hi"}]});
+        let fields = body.as_object_mut().unwrap();
+        fields.extend(extra.as_object().unwrap().clone());
+        body
+    }
+
+    #[test]
+    fn a_body_that_is_wrong_is_told_where() {
+        let about = |extra| read(Form::Chat, &chat(&extra)).unwrap_err();
+        for (extra, param) in [
+            (json!({"messages": []}), "messages"),
+            (json!({"messages": "Hi"}), "messages"),
+            (json!({"messages": [{"content": "Hi"}]}), "messages"),
+            (
+                json!({"messages": [{"role": "user", "content": 1}]}),
+                "messages",
+            ),
+            (json!({"max_tokens": 0}), "max_tokens"),
+            (json!({"max_tokens": "1"}), "max_tokens"),
+            (json!({"stream": 1}), "stream"),
+            (json!({"model": 1}), "model"),
+        ] {
+            let complaint = about(extra);
+            assert_eq!((complaint.status, complaint.param), (400, Some(param)));
+        }
+        assert_eq!(about(json!({"model": "other"})).status, 404);
+        assert_eq!(read(Form::Chat, &json!([])).unwrap_err().status, 400);
+        assert_eq!(
+            read(Form::Text, &json!({})).unwrap_err().param,
+            Some("prompt")
+        );
+        assert!(Ask::read(Form::Chat, b"{", &Profile::default()).is_err());
+    }
+
+    #[test]
+    fn unknown_fields_are_passed_over() {
+        assert!(read(Form::Chat, &chat(&json!({"rid": "a_t1", "logprobs": null}))).is_ok());
+    }
+
+    #[test]
+    fn a_prompt_beyond_the_context_is_refused() {
+        let body = json!({"prompt": "word ".repeat(40_000)});
+        let complaint = read(Form::Text, &body).unwrap_err();
+        assert_eq!(complaint.code, "context_length_exceeded");
+    }
+
+    #[test]
+    fn the_length_is_natural_unless_bounded() {
+        let profile = Profile::default();
+        let length = |extra| read(Form::Chat, &chat(&extra)).unwrap().length(&profile);
+        assert_eq!(length(json!({})), (24, Ending::Stop));
+        assert_eq!(length(json!({"max_tokens": 5})), (5, Ending::Length));
+        assert_eq!(length(json!({"max_tokens": 99})), (24, Ending::Stop));
+        assert_eq!(
+            length(json!({"max_tokens": 99, "ignore_eos": true})),
+            (99, Ending::Length)
+        );
+        let both = json!({"max_tokens": 5, "max_completion_tokens": 7});
+        assert_eq!(length(both), (7, Ending::Length));
+    }
+
+    #[test]
+    fn text_ids_and_parts_are_prompts() {
+        let prompt = |body| read(Form::Text, &body).unwrap().prompt;
+        assert_eq!(
+            prompt(json!({"prompt": "a b"})),
+            prompt(json!({"prompt": ["a b"]}))
+        );
+        assert_eq!(prompt(json!({"prompt": [1, 2]})), [1, 2]);
+        assert_eq!(prompt(json!({"prompt": [[1, 2]]})), [1, 2]);
+        let parts =
+            json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]});
+        let parts = read(Form::Chat, &chat(&parts)).unwrap().prompt;
+        assert_eq!(parts, read(Form::Chat, &chat(&json!({}))).unwrap().prompt);
+    }
+}

@@ -14,7 +14,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use super::Core;
@@ -34,6 +35,9 @@ pub(super) async fn serve(listener: TcpListener, core: Arc<Core>) -> io::Result<
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
+                    // Without it a small event waits for the acknowledgement of the one before;
+                    // slower, not wrong.
+                    let _ = stream.set_nodelay(true);
                     connections.spawn(converse(stream, Arc::clone(&core)));
                 }
                 // The client left between knocking and being let in.
@@ -45,9 +49,10 @@ pub(super) async fn serve(listener: TcpListener, core: Arc<Core>) -> io::Result<
     }
 }
 
-async fn converse(stream: TcpStream, core: Arc<Core>) {
-    // Without it a small event waits for the acknowledgement of the one before; slower, not wrong.
-    let _ = stream.set_nodelay(true);
+pub(super) async fn converse<S>(stream: S, core: Arc<Core>)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let answer = service_fn(move |request| {
         let core = Arc::clone(&core);
         async move { Ok::<_, Infallible>(answer(core, request).await) }

@@ -205,3 +205,131 @@ fn add(gauge: &AtomicUsize, by: usize) {
 fn count(tokens: usize) -> u64 {
     u64::try_from(tokens).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::super::ask::Form;
+    use super::super::{Counts, Engine, Profile};
+    use super::*;
+
+    /// 100 tokens a second in, 10 out: a prompt of 64 and an answer of 8 take about 1.4 s.
+    fn engine(slots: usize) -> Engine {
+        Engine::new(Profile {
+            block_tokens: 4,
+            prefill_rate: 100.0,
+            decode_rate: 10.0,
+            reply_tokens: 8,
+            slots,
+            ..Profile::default()
+        })
+    }
+
+    fn ask(engine: &Engine, first: u32) -> Ask {
+        let ids: Vec<u32> = (first..first + 64).collect();
+        let body = serde_json::json!({ "prompt": ids }).to_string();
+        Ask::read(Form::Text, body.as_bytes(), engine.profile()).unwrap()
+    }
+
+    async fn answer(engine: &Engine, ask: &Ask) -> (Vec<u32>, Usage) {
+        let mut run = Run::begin(Arc::clone(&engine.core), ask).await;
+        while run.word().await.is_some() {}
+        (run.tokens.clone(), run.usage)
+    }
+
+    fn nothing_held(counts: &Counts) {
+        let held = (counts.running, counts.waiting, counts.pinned_blocks);
+        assert_eq!(held, (0, 0, 0));
+    }
+
+    fn near(time: Duration, millis: u64) {
+        let off = time.abs_diff(Duration::from_millis(millis));
+        assert!(
+            off < Duration::from_millis(5),
+            "{time:?} is not {millis} ms"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_known_prompt_is_read_faster() {
+        let engine = engine(1);
+        let ask = ask(&engine, 0);
+        let began = Instant::now();
+        let (_, first) = answer(&engine, &ask).await;
+        near(began.elapsed(), 640 + 700);
+        assert_eq!((first.prompt, first.cached, first.generated), (64, 0, 8));
+
+        let began = Instant::now();
+        let (_, second) = answer(&engine, &ask).await;
+        assert_eq!(
+            second.cached, 60,
+            "the last token is computed, so its block is too"
+        );
+        near(began.elapsed(), 40 + 700);
+        nothing_held(&engine.counts());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_answer_is_cached_for_the_turn_that_repeats_it() {
+        let engine = engine(1);
+        let (said, _) = answer(&engine, &ask(&engine, 0)).await;
+        assert_eq!(
+            said.len(),
+            64 + 8 + 1,
+            "prompt, answer and the closing mark"
+        );
+        let mut next = ask(&engine, 0);
+        next.prompt = said;
+        next.prompt.extend([1, 2, 3, 4]);
+        assert_eq!(answer(&engine, &next).await.1.cached, 72);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn beyond_the_slots_requests_wait_in_line() {
+        let engine = engine(1);
+        let (first, second) = (ask(&engine, 0), ask(&engine, 1000));
+        let run = Run::begin(Arc::clone(&engine.core), &first).await;
+        let waiting = timeout(Duration::from_secs(9), answer(&engine, &second));
+        let look = async {
+            sleep(Duration::from_secs(1)).await;
+            let counts = engine.counts();
+            assert_eq!((counts.running, counts.waiting), (1, 1));
+            assert_eq!(engine.core.tally.waiting_uncached.load(Relaxed), 64);
+            drop(run);
+        };
+        let (answered, ()) = tokio::join!(waiting, look);
+        assert_eq!(answered.unwrap().1.generated, 8);
+        assert_eq!(engine.core.tally.waiting_uncached.load(Relaxed), 0);
+        nothing_held(&engine.counts());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_prompt_is_read_at_a_time() {
+        let engine = engine(4);
+        let (first, second) = (ask(&engine, 0), ask(&engine, 1000));
+        let began = Instant::now();
+        tokio::join!(answer(&engine, &first), answer(&engine, &second));
+        near(began.elapsed(), 2 * 640 + 700);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leaving_at_any_moment_gives_everything_back() {
+        for millis in (0..1340).step_by(20) {
+            let engine = engine(1);
+            let (first, second) = (ask(&engine, 0), ask(&engine, 1000));
+            let both = async { tokio::join!(answer(&engine, &first), answer(&engine, &second)) };
+            assert!(timeout(Duration::from_millis(millis), both).await.is_err());
+            let counts = engine.counts();
+            nothing_held(&counts);
+            assert_eq!(
+                (counts.requests, counts.aborted, counts.finished),
+                (2, 2, 0)
+            );
+            assert_eq!(engine.core.tally.decoding.load(Relaxed), 0);
+            assert_eq!(engine.core.slots.available_permits(), 1);
+        }
+    }
+}
