@@ -14,6 +14,7 @@ use cache::Cache;
 
 mod ask;
 pub mod cache;
+pub mod fleet;
 mod http;
 mod reply;
 mod report;
