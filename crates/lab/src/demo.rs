@@ -4,11 +4,12 @@
 //! Both plays ask for as many words in the same order, but for other words: their seeds differ. So
 //! neither finds the other's prompts in a cache, even if both gateways stand before one fleet.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use crate::engine::Profile;
-use crate::player::{self, Script, Turn};
+use crate::player::{self, Landing, Script, Turn};
 use progress::Progress;
 
 pub use sums::Sums;
@@ -53,7 +54,7 @@ pub struct Outcome {
 pub fn profile(model: &str) -> Profile {
     Profile {
         model: model.to_owned(),
-        blocks: 448,
+        blocks: 512,
         ..Profile::default()
     }
 }
@@ -82,8 +83,14 @@ pub async fn play(out: &mut (dyn Write + Send), stage: &Stage<'_>) -> io::Result
     };
     let plain = act(out, stage, "without", (stage.plain_url, &other)).await?;
 
-    print::turns(out, "Turn by turn, with stickiness", few(&sticky))?;
-    print::turns(out, "The same without", few(&plain))?;
+    let shown = typical(&plain);
+    let few = |turn: &&Turn| shown.contains(&turn.conversation);
+    print::turns(
+        out,
+        "Turn by turn, with stickiness",
+        sticky.iter().filter(few),
+    )?;
+    print::turns(out, "The same without", plain.iter().filter(few))?;
     let outcome = Outcome {
         sticky: Sums::of(&sticky),
         plain: Sums::of(&plain),
@@ -105,8 +112,18 @@ async fn act(
     Ok(turns)
 }
 
-fn few(turns: &[Turn]) -> impl Iterator<Item = &Turn> {
-    turns.iter().filter(|turn| turn.conversation < SHOWN)
+/// The conversations that moved about as often as all did on average. A few lucky ones stay on
+/// their worker unasked, and shown alone they would tell the wrong story.
+fn typical(turns: &[Turn]) -> Vec<usize> {
+    let mut moves = BTreeMap::<usize, usize>::new();
+    for turn in turns {
+        *moves.entry(turn.conversation).or_default() += usize::from(turn.landing == Landing::Moved);
+    }
+    let (count, all) = (moves.len(), moves.values().sum::<usize>());
+    let mut order: Vec<usize> = moves.keys().copied().collect();
+    order.sort_by_key(|one| (moves.get(one).copied().unwrap_or(0) * count).abs_diff(all));
+    order.truncate(SHOWN);
+    order
 }
 
 fn millis(time: Duration) -> u128 {

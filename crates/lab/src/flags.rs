@@ -17,7 +17,7 @@ pub(crate) struct Flags {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run one simulated engine; prints "ready <URL>" when it answers.
+    /// Run one simulated engine; prints "ready" and its URL when it answers.
     Engine(EngineFlags),
     /// Play conversations against an OpenAI-compatible address and print what the caches saved.
     Play(PlayFlags),
@@ -125,5 +125,30 @@ impl PlayFlags {
             },
             ..Script::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_flags_are_sound() {
+        Flags::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_the_profiles_and_the_scripts_own() {
+        let parse = |words: &[&str]| Flags::parse_from(words).command;
+        let Command::Engine(engine) = parse(&["lab", "engine"]) else {
+            panic!("not an engine");
+        };
+        assert_eq!(engine.profile(), Profile::default());
+        let Command::Play(play) = parse(&["lab", "play", "http://a"]) else {
+            panic!("not a play");
+        };
+        assert_eq!(play.script(), Script::default());
     }
 }

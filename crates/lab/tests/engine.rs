@@ -287,4 +287,35 @@ mod tests {
         let error = turns[1].error.as_deref().unwrap();
         assert!(error.starts_with("status 404"), "{error}");
     }
+
+    /// Without sockets the clock can stand still, and times are exact.
+    #[tokio::test(start_paused = true)]
+    async fn over_a_pipe_a_stream_keeps_the_profiles_time() {
+        let engine = Engine::new(Profile {
+            prefill_rate: 1.0,
+            decode_rate: 0.5,
+            ..Profile::default()
+        });
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let serving = tokio::spawn(async move { engine.converse(server).await });
+        let body = with(hello(), "stream", json!(true)).to_string();
+        let length = body.len();
+        let text = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: lab\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        let began = tokio::time::Instant::now();
+        client.write_all(text.as_bytes()).await.unwrap();
+        let mut heard = Vec::new();
+        let mut first_word = None;
+        while client.read_buf(&mut heard).await.unwrap() > 0 {
+            let words = String::from_utf8_lossy(&heard).matches("\"delta\"").count();
+            if words > 1 {
+                first_word.get_or_insert_with(|| began.elapsed().as_secs());
+            }
+        }
+        serving.await.unwrap();
+        // 8 tokens of prompt at one a second, then 23 more words at one in two seconds.
+        assert_eq!(first_word, Some(8));
+        assert_eq!(began.elapsed().as_secs(), 8 + 46);
+    }
 }
