@@ -1,1 +1,7 @@
-//! The lab.
+//! The lab: a simulated engine, a player of conversations, and the demo that shows what it is
+//! worth that a conversation comes back to the engine whose cache knows it.
+
+pub mod demo;
+pub mod dice;
+pub mod engine;
+pub mod player;

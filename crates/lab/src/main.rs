@@ -1,1 +1,66 @@
-fn main() {}
+//! The lab's tools: one simulated engine, or a play of conversations against any address.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use tokio::net::TcpListener;
+
+use flags::{Command, EngineFlags, Flags, PlayFlags};
+use smg_lab::demo::Sums;
+use smg_lab::{engine, player};
+
+mod flags;
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let ended = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .and_then(|runtime| {
+            runtime.block_on(async {
+                match flags.command {
+                    Command::Engine(flags) => run_engine(flags).await,
+                    Command::Play(flags) => run_play(flags).await,
+                }
+            })
+        });
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            // If even that cannot be told, the exit code has to do.
+            let _ = writeln!(io::stderr(), "lab: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run_engine(flags: EngineFlags) -> io::Result<()> {
+    let listener = TcpListener::bind((flags.host, flags.port)).await?;
+    let mut out = io::stdout();
+    writeln!(out, "ready http://{}", listener.local_addr()?)?;
+    out.flush()?;
+    engine::serve(listener, flags.profile()).await
+}
+
+async fn run_play(flags: PlayFlags) -> io::Result<()> {
+    let turns = player::play(&flags.url, &flags.script(), &mut |_| ()).await?;
+    let mut out = io::stdout();
+    for turn in turns.iter().filter(|turn| turn.error.is_some()) {
+        let (conversation, number) = (turn.conversation, turn.number);
+        let error = turn.error.as_deref().unwrap_or_default();
+        writeln!(out, "conversation {conversation}, turn {number}: {error}")?;
+    }
+    let sums = Sums::of(&turns);
+    writeln!(
+        out,
+        "turns {} errors {} prompt {} cached {} later {} same {} first_token_ms {}",
+        sums.turns,
+        sums.errors,
+        sums.prompt_tokens,
+        sums.cached_tokens,
+        sums.later,
+        sums.same_worker,
+        sums.first_token.unwrap_or_default().as_millis(),
+    )
+}

@@ -1,0 +1,154 @@
+//! The flags as typed, and what they mean.
+
+use std::net::IpAddr;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use smg_lab::engine::Profile;
+use smg_lab::player::{Naming, Script};
+
+/// Tools to try a gateway without a GPU.
+#[derive(Debug, Parser)]
+#[command(name = "lab", version)]
+pub(crate) struct Flags {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run one simulated engine; prints "ready" and its URL when it answers.
+    Engine(EngineFlags),
+    /// Play conversations against an OpenAI-compatible address and print what the caches saved.
+    Play(PlayFlags),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EngineFlags {
+    /// Address to listen on.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) host: IpAddr,
+    /// Port to listen on; 0 takes a free one.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) port: u16,
+    /// The model's name.
+    #[arg(long, default_value_t = Profile::default().model)]
+    model: String,
+    /// Tokens in one cache block.
+    #[arg(long, default_value_t = Profile::default().block_tokens)]
+    block_tokens: usize,
+    /// Blocks in the cache.
+    #[arg(long, default_value_t = Profile::default().blocks)]
+    blocks: usize,
+    /// Prompt tokens read per second.
+    #[arg(long, default_value_t = Profile::default().prefill_rate)]
+    prefill_rate: f64,
+    /// Tokens written per second, for each request.
+    #[arg(long, default_value_t = Profile::default().decode_rate)]
+    decode_rate: f64,
+    /// Requests that run at once.
+    #[arg(long, default_value_t = Profile::default().slots)]
+    slots: usize,
+    /// Tokens of an answer that the request does not bound.
+    #[arg(long, default_value_t = Profile::default().reply_tokens)]
+    reply_tokens: usize,
+    /// The longest prompt, in tokens.
+    #[arg(long, default_value_t = Profile::default().context_tokens)]
+    context_tokens: usize,
+    /// Stretches every wait; 0 answers at once.
+    #[arg(long, default_value_t = Profile::default().pace)]
+    pace: f64,
+}
+
+impl EngineFlags {
+    pub(crate) fn profile(self) -> Profile {
+        Profile {
+            model: self.model,
+            block_tokens: self.block_tokens,
+            blocks: self.blocks,
+            prefill_rate: self.prefill_rate,
+            decode_rate: self.decode_rate,
+            slots: self.slots,
+            reply_tokens: self.reply_tokens,
+            context_tokens: self.context_tokens,
+            pace: self.pace,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Key {
+    None,
+    Rid,
+    Header,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlayFlags {
+    /// Where to play, such as http://127.0.0.1:30000.
+    pub(crate) url: String,
+    /// The model asked for.
+    #[arg(long, default_value_t = Script::default().model)]
+    model: String,
+    /// How a conversation is named.
+    #[arg(long, value_enum, default_value = "rid")]
+    key: Key,
+    /// The header for `--key header`.
+    #[arg(long, default_value = "x-smg-routing-key")]
+    header: String,
+    /// How many conversations.
+    #[arg(long, default_value_t = Script::default().conversations)]
+    conversations: usize,
+    /// How many turns each.
+    #[arg(long, default_value_t = Script::default().turns)]
+    turns: usize,
+    /// How many speak at once.
+    #[arg(long, default_value_t = Script::default().concurrency)]
+    concurrency: usize,
+    /// Decides the texts; use a new one for every run on the same engines.
+    #[arg(long, default_value_t = Script::default().seed)]
+    seed: u64,
+}
+
+impl PlayFlags {
+    pub(crate) fn script(&self) -> Script {
+        Script {
+            model: self.model.clone(),
+            conversations: self.conversations,
+            turns: self.turns,
+            concurrency: self.concurrency,
+            seed: self.seed,
+            naming: match self.key {
+                Key::None => Naming::Nameless,
+                Key::Rid => Naming::Rid,
+                Key::Header => Naming::Header(self.header.clone()),
+            },
+            ..Script::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_flags_are_sound() {
+        Flags::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_the_profiles_and_the_scripts_own() {
+        let parse = |words: &[&str]| Flags::parse_from(words).command;
+        let Command::Engine(engine) = parse(&["lab", "engine"]) else {
+            panic!("not an engine");
+        };
+        assert_eq!(engine.profile(), Profile::default());
+        let Command::Play(play) = parse(&["lab", "play", "http://a"]) else {
+            panic!("not a play");
+        };
+        assert_eq!(play.script(), Script::default());
+    }
+}
