@@ -27,10 +27,7 @@ pub(crate) fn check(tree: &Tree) -> Finding {
             .iter()
             .filter_map(|line| word_after(&line.code, "fn").map(str::to_owned))
             .collect();
-        defined.push(Defined {
-            path: source.path.clone(),
-            names,
-        });
+        defined.push(Defined { path: source.path.clone(), names });
     }
     for path in tree.files.iter().filter(|path| path.starts_with("tests/")) {
         let names: fn(&str) -> Option<&str> = match path.rsplit('.').next() {
@@ -38,16 +35,8 @@ pub(crate) fn check(tree: &Tree) -> Finding {
             Some("mjs" | "js") => name_of_script_test,
             _ => continue,
         };
-        let names = tree
-            .read(path)?
-            .lines()
-            .filter_map(names)
-            .map(str::to_owned)
-            .collect();
-        defined.push(Defined {
-            path: path.clone(),
-            names,
-        });
+        let names = tree.read(path)?.lines().filter_map(names).map(str::to_owned).collect();
+        defined.push(Defined { path: path.clone(), names });
     }
     Ok(judge(&doc, &defined))
 }
@@ -59,10 +48,7 @@ fn judge(doc: &str, defined: &[Defined]) -> Vec<Problem> {
         let witnesses = code_spans(line)
             .filter_map(|span| span.strip_prefix("tests:"))
             .flat_map(|names| names.split(','));
-        for witness in witnesses
-            .map(str::trim)
-            .filter(|witness| !witness.is_empty())
-        {
+        for witness in witnesses.map(str::trim).filter(|witness| !witness.is_empty()) {
             called += 1;
             if !exists(witness, defined) {
                 let what = format!(
@@ -93,8 +79,7 @@ fn exists(witness: &str, defined: &[Defined]) -> bool {
 
 /// `sdk/test_chat.py` names `tests/sdk/test_chat.py`: the end of a path, from a folder's start.
 fn ends_in_path(path: &str, end: &str) -> bool {
-    path.strip_suffix(end)
-        .is_some_and(|folder| folder.is_empty() || folder.ends_with('/'))
+    path.strip_suffix(end).is_some_and(|folder| folder.is_empty() || folder.ends_with('/'))
 }
 
 fn word_after<'a>(code: &'a str, keyword: &str) -> Option<&'a str> {
@@ -106,13 +91,8 @@ fn word_after<'a>(code: &'a str, keyword: &str) -> Option<&'a str> {
 fn name_of_script_test(line: &str) -> Option<&str> {
     let call = line.trim_start();
     let call = call.strip_prefix("await ").unwrap_or(call);
-    let call = call
-        .strip_prefix("test(")
-        .or_else(|| call.strip_prefix("it("))?;
-    let quote = call
-        .chars()
-        .next()
-        .filter(|c| matches!(c, '\'' | '"' | '`'))?;
+    let call = call.strip_prefix("test(").or_else(|| call.strip_prefix("it("))?;
+    let quote = call.chars().next().filter(|c| matches!(c, '\'' | '"' | '`'))?;
     call.split(quote).nth(1)
 }
 
@@ -131,10 +111,7 @@ mod tests {
                 names: vec!["a turn stays".into()],
             },
         ];
-        judge(doc, &defined)
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        judge(doc, &defined).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -162,10 +139,7 @@ mod tests {
     fn tests_are_read_in_three_languages() {
         assert_eq!(word_after("    pub async fn a_b() {", "fn"), Some("a_b"));
         assert_eq!(word_after("async def test_a(x):", "def"), Some("test_a"));
-        assert_eq!(
-            name_of_script_test("  test('a b', async () => {"),
-            Some("a b")
-        );
+        assert_eq!(name_of_script_test("  test('a b', async () => {"), Some("a b"));
         assert_eq!(name_of_script_test("  contest('a b')"), None);
     }
 }

@@ -17,20 +17,14 @@ pub(crate) fn check(tree: &Tree) -> Finding {
     // A binary that stands ready saves a build: ./test sets SMG_BIN once it has one.
     let help = match std::env::var("SMG_BIN") {
         Ok(binary) => tree.run(&binary, &["launch", "--help"])?,
-        Err(_) => tree.run(
-            "cargo",
-            &["run", "--quiet", "-p", "smg", "--", "launch", "--help"],
-        )?,
+        Err(_) => tree.run("cargo", &["run", "--quiet", "-p", "smg", "--", "launch", "--help"])?,
     };
     Ok(compare(&help, &doc))
 }
 
 fn compare(help: &str, doc: &str) -> Vec<Problem> {
-    let in_help: Vec<&str> = help
-        .lines()
-        .filter_map(flag_of_help)
-        .filter(|flag| !BUILT_IN.contains(flag))
-        .collect();
+    let in_help: Vec<&str> =
+        help.lines().filter_map(flag_of_help).filter(|flag| !BUILT_IN.contains(flag)).collect();
     let mut in_doc: BTreeMap<&str, usize> = BTreeMap::new();
     let mut problems = Vec::new();
     if in_help.is_empty() {
@@ -60,13 +54,10 @@ fn compare(help: &str, doc: &str) -> Vec<Problem> {
         }
     }
     let missing = in_help.iter().filter(|flag| !in_doc.contains_key(*flag));
-    problems.extend(missing.map(|flag| {
-        Problem::at(
-            DOC,
-            0,
-            format!("{flag} has no row: add one, `{flag}` first"),
-        )
-    }));
+    problems
+        .extend(missing.map(|flag| {
+            Problem::at(DOC, 0, format!("{flag} has no row: add one, `{flag}` first"))
+        }));
     problems
 }
 
@@ -85,14 +76,9 @@ fn flag_of_help(line: &str) -> Option<&str> {
 
 fn flag_at_start(text: &str) -> Option<&str> {
     let name = text.strip_prefix("--")?;
-    let length = name
-        .find(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
-        .unwrap_or(name.len());
-    if length == 0 {
-        None
-    } else {
-        text.get(..length + 2)
-    }
+    let length =
+        name.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).unwrap_or(name.len());
+    if length == 0 { None } else { text.get(..length + 2) }
 }
 
 #[cfg(test)]
@@ -123,19 +109,13 @@ Options:
         let found = found("| `--port` | |\n| `--policy` | |\n| `--gone` | |");
         assert_eq!(found.len(), 2);
         assert!(found[0].starts_with("docs/flags.md:3: --gone"), "{found:?}");
-        assert!(
-            found[1].starts_with("docs/flags.md: --drain has no row"),
-            "{found:?}"
-        );
+        assert!(found[1].starts_with("docs/flags.md: --drain has no row"), "{found:?}");
     }
 
     #[test]
     fn a_second_row_is_wrong() {
         let found = found("| `--port` |\n| `--policy` |\n| `--drain` |\n| `--port` |");
-        assert_eq!(
-            found,
-            ["docs/flags.md:4: --port has a row already, on line 1"]
-        );
+        assert_eq!(found, ["docs/flags.md:4: --port has a row already, on line 1"]);
     }
 
     #[test]

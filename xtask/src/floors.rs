@@ -16,16 +16,8 @@ const FLOORS: [(&str, Option<&[&str]>); 6] = [
 ];
 
 pub(crate) fn check(tree: &Tree) -> Finding {
-    let text = tree.run(
-        "cargo",
-        &[
-            "metadata",
-            "--format-version",
-            "1",
-            "--no-deps",
-            "--offline",
-        ],
-    )?;
+    let text =
+        tree.run("cargo", &["metadata", "--format-version", "1", "--no-deps", "--offline"])?;
     judge(&text)
 }
 
@@ -33,19 +25,15 @@ fn judge(metadata: &str) -> Finding {
     let metadata: Value =
         serde_json::from_str(metadata).map_err(|e| format!("cargo metadata: {e}"))?;
     let packages = list(&metadata, "packages");
-    let mut ours: Vec<&str> = packages
-        .iter()
-        .filter_map(|package| text(package, "name"))
-        .collect();
+    let mut ours: Vec<&str> = packages.iter().filter_map(|package| text(package, "name")).collect();
     // The tool that checks the house is no part of it, so nothing may stand on it either.
     ours.sort_unstable();
     let mut problems = Vec::new();
     for package in packages {
         let name = text(package, "name").unwrap_or_default();
         let place = format!("the Cargo.toml of {name}");
-        let Some(allowed) = FLOORS
-            .iter()
-            .find_map(|(own, allowed)| (*own == name).then_some(*allowed))
+        let Some(allowed) =
+            FLOORS.iter().find_map(|(own, allowed)| (*own == name).then_some(*allowed))
         else {
             problems.push(Problem::at(
                 &place,
@@ -54,9 +42,8 @@ fn judge(metadata: &str) -> Finding {
             ));
             continue;
         };
-        let below = list(package, "dependencies")
-            .iter()
-            .filter_map(|dependency| text(dependency, "name"));
+        let below =
+            list(package, "dependencies").iter().filter_map(|dependency| text(dependency, "name"));
         for other in below.filter(|other| ours.binary_search(other).is_ok()) {
             if other == "xtask" || allowed.is_some_and(|allowed| !allowed.contains(&other)) {
                 problems.push(Problem::at(
@@ -81,10 +68,7 @@ fn advice(allowed: Option<&[&str]>) -> String {
 }
 
 fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
-    value
-        .get(field)
-        .and_then(Value::as_array)
-        .map_or(&[], Vec::as_slice)
+    value.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
@@ -100,19 +84,12 @@ mod tests {
         let packages: Vec<_> = packages
             .iter()
             .map(|(name, on)| {
-                let on: Vec<_> = on
-                    .iter()
-                    .map(|d| serde_json::json!({ "name": d }))
-                    .collect();
+                let on: Vec<_> = on.iter().map(|d| serde_json::json!({ "name": d })).collect();
                 serde_json::json!({ "name": name, "dependencies": on })
             })
             .collect();
         let text = serde_json::json!({ "packages": packages }).to_string();
-        judge(&text)
-            .expect("valid metadata")
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        judge(&text).expect("valid metadata").iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -137,10 +114,7 @@ mod tests {
             ("xtask", &[]),
         ]);
         assert_eq!(found.len(), 2);
-        assert!(
-            found[0].contains("smg-decide may not stand on smg-wire"),
-            "{found:?}"
-        );
+        assert!(found[0].contains("smg-decide may not stand on smg-wire"), "{found:?}");
         assert!(found[1].contains("smg may not stand on xtask"), "{found:?}");
     }
 

@@ -22,10 +22,8 @@ pub(crate) fn check(tree: &Tree) -> Finding {
         .filter(|path| *path == "test" || TEXT.iter().any(|end| path.ends_with(end)))
     {
         let text = tree.read(path)?;
-        let marks = text
-            .lines()
-            .enumerate()
-            .filter_map(|(index, line)| Some((index + 1, mark(line)?)));
+        let marks =
+            text.lines().enumerate().filter_map(|(index, line)| Some((index + 1, mark(line)?)));
         problems.extend(marks.map(|(number, what)| Problem::at(path, number, what)));
     }
     Ok(problems)
@@ -43,10 +41,7 @@ fn in_source(source: &Source) -> Vec<Problem> {
             loose_task(&line.code).filter(|_| !tested && is_bound(&source.path)),
         ];
         problems.extend(
-            found
-                .into_iter()
-                .flatten()
-                .map(|what| Problem::at(&source.path, number, what)),
+            found.into_iter().flatten().map(|what| Problem::at(&source.path, number, what)),
         );
         excused = line.comment.contains(EXCUSE) || (excused && is_comment(line));
     }
@@ -63,16 +58,12 @@ fn is_bound(path: &str) -> bool {
 
 fn mark(text: &str) -> Option<String> {
     let mark = words(text).find(|word| MARKS.contains(word))?;
-    Some(format!(
-        "{mark} is left: finish it, or refuse the input clearly and write an issue"
-    ))
+    Some(format!("{mark} is left: finish it, or refuse the input clearly and write an issue"))
 }
 
 fn stub(code: &str) -> Option<String> {
     if let Some(stub) = STUBS.iter().find(|stub| calls(code, stub)) {
-        return Some(format!(
-            "{stub} is left: finish it, or answer with an error"
-        ));
+        return Some(format!("{stub} is left: finish it, or answer with an error"));
     }
     let ignored = code.contains("#[") && has_word(code, "ignore");
     ignored.then(|| "an ignored test proves nothing: mend it or delete it".to_owned())
@@ -87,9 +78,7 @@ fn sleep(code: &str) -> Option<String> {
 }
 
 fn loose_task(code: &str) -> Option<String> {
-    let spawns = ["tokio::spawn", "task::spawn"]
-        .iter()
-        .any(|call| code.contains(call));
+    let spawns = ["tokio::spawn", "task::spawn"].iter().any(|call| code.contains(call));
     spawns.then(|| format!("a task that the drain does not know of: start it through {TASKS}"))
 }
 
@@ -109,10 +98,7 @@ mod tests {
     use crate::source::Source;
 
     fn found(path: &str, code: &str) -> Vec<String> {
-        in_source(&Source::scan(path, code))
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        in_source(&Source::scan(path, code)).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -125,10 +111,7 @@ mod tests {
             .len(),
             3
         );
-        assert_eq!(
-            found("a.rs", "// todo list, mastodon\nlet ignore = 1;"),
-            Vec::<String>::new()
-        );
+        assert_eq!(found("a.rs", "// todo list, mastodon\nlet ignore = 1;"), Vec::<String>::new());
         assert_eq!(found("a.rs", "#[ignore = \"slow\"]").len(), 1);
     }
 
@@ -138,27 +121,16 @@ mod tests {
         assert!(found("crates/a/src/a.rs", sleeps).is_empty());
         assert_eq!(found("crates/a/tests/a.rs", sleeps).len(), 1);
         assert_eq!(
-            found(
-                "crates/a/tests/a.rs",
-                "std::thread::sleep(x);\n  sleep(y).await;"
-            )
-            .len(),
+            found("crates/a/tests/a.rs", "std::thread::sleep(x);\n  sleep(y).await;").len(),
             2
         );
         assert_eq!(
-            found(
-                "crates/a/src/a.rs",
-                &format!("#[cfg(test)]\nmod t {{\n{sleeps}\n}}")
-            )
-            .len(),
+            found("crates/a/src/a.rs", &format!("#[cfg(test)]\nmod t {{\n{sleeps}\n}}")).len(),
             1
         );
         assert!(
-            found(
-                "crates/a/tests/a.rs",
-                "gateway.sleep(x);\nfn sleep(x: u8) {}\nsleep_until(x);"
-            )
-            .is_empty()
+            found("crates/a/tests/a.rs", "gateway.sleep(x);\nfn sleep(x: u8) {}\nsleep_until(x);")
+                .is_empty()
         );
     }
 

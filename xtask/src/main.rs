@@ -58,11 +58,7 @@ fn main() -> ExitCode {
         .filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|w| w == name))
         .filter(|(name, check)| !passes(name, check(&tree)))
         .count();
-    if wrong == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Prints what a check found; true if it found nothing wrong.

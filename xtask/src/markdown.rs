@@ -2,9 +2,7 @@
 
 /// The first cell of each table row, with its line number from 1. Rows inside a code fence are no rows.
 pub(crate) fn first_cells(text: &str) -> Vec<(usize, &str)> {
-    rows(text)
-        .filter_map(|(number, row)| Some((number, row.split('|').next()?.trim())))
-        .collect()
+    rows(text).filter_map(|(number, row)| Some((number, row.split('|').next()?.trim()))).collect()
 }
 
 fn rows(text: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -14,11 +12,7 @@ fn rows(text: &str) -> impl Iterator<Item = (usize, &str)> {
         if line.starts_with("```") {
             fenced = !fenced;
         }
-        if fenced {
-            None
-        } else {
-            Some((index + 1, line.strip_prefix('|')?))
-        }
+        if fenced { None } else { Some((index + 1, line.strip_prefix('|')?)) }
     })
 }
 

@@ -13,10 +13,7 @@ const CODE: &str = "crates/gateway/src/";
 const NO_METRIC: [&str; 4] = ["smg_decide", "smg_gateway", "smg_lab", "smg_wire"];
 
 pub(crate) fn check(tree: &Tree) -> Finding {
-    let sources = tree
-        .sources
-        .iter()
-        .filter(|source| source.path.starts_with(CODE));
+    let sources = tree.sources.iter().filter(|source| source.path.starts_with(CODE));
     Ok(compare(sources, &tree.read(DOC)?))
 }
 
@@ -33,20 +30,13 @@ fn compare<'a>(sources: impl Iterator<Item = &'a Source>, doc: &str) -> Vec<Prob
             in_doc.entry(name).or_insert(number);
         }
     }
-    let undocumented = in_code
-        .iter()
-        .filter(|(name, _)| !in_doc.contains_key(*name))
-        .map(|(name, (path, line))| {
-            Problem::at(
-                path,
-                *line,
-                format!("{name} has no row in {DOC}: add one, the name first"),
-            )
-        });
-    let gone = in_doc
-        .iter()
-        .filter(|(name, _)| !in_code.contains_key(*name))
-        .map(|(name, line)| {
+    let undocumented = in_code.iter().filter(|(name, _)| !in_doc.contains_key(*name)).map(
+        |(name, (path, line))| {
+            Problem::at(path, *line, format!("{name} has no row in {DOC}: add one, the name first"))
+        },
+    );
+    let gone =
+        in_doc.iter().filter(|(name, _)| !in_code.contains_key(*name)).map(|(name, line)| {
             Problem::at(
                 DOC,
                 *line,
@@ -69,8 +59,7 @@ fn names_in(source: &Source) -> impl Iterator<Item = (&str, usize)> {
 
 fn is_metric(text: &str) -> bool {
     let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    text.strip_prefix("smg_")
-        .is_some_and(|rest| !rest.is_empty() && rest.chars().all(lower))
+    text.strip_prefix("smg_").is_some_and(|rest| !rest.is_empty() && rest.chars().all(lower))
         && !NO_METRIC.contains(&text)
 }
 
@@ -81,19 +70,13 @@ mod tests {
 
     fn found(code: &str, doc: &str) -> Vec<String> {
         let source = Source::scan("crates/gateway/src/telemetry.rs", code);
-        compare([&source].into_iter(), doc)
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        compare([&source].into_iter(), doc).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn the_same_names_are_fine() {
         let code = "a(\"smg_x_total\");\nb(\"smg_gateway\", \"smg_{}\");\n#[cfg(test)]\nmod t { c(\"smg_x_bucket\"); }";
-        assert_eq!(
-            found(code, "| `smg_x_total` | counts `smg_y` |"),
-            Vec::<String>::new()
-        );
+        assert_eq!(found(code, "| `smg_x_total` | counts `smg_y` |"), Vec::<String>::new());
     }
 
     #[test]
@@ -104,9 +87,6 @@ mod tests {
             found[0].starts_with("crates/gateway/src/telemetry.rs:2: smg_x_total"),
             "{found:?}"
         );
-        assert!(
-            found[1].starts_with("docs/metrics.md:1: smg_y_total"),
-            "{found:?}"
-        );
+        assert!(found[1].starts_with("docs/metrics.md:1: smg_y_total"), "{found:?}");
     }
 }

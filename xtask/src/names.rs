@@ -26,11 +26,7 @@ fn path_problems(source: &Source) -> impl Iterator<Item = Problem> {
     });
     let parts = path.trim_end_matches(".rs").split(['/', '_', '-', '.']);
     let empty = parts.filter(|part| is_empty_word(part)).map(move |part| {
-        Problem::at(
-            path,
-            0,
-            format!("\"{part}\" in a path says nothing: name what the file holds"),
-        )
+        Problem::at(path, 0, format!("\"{part}\" in a path says nothing: name what the file holds"))
     });
     hidden.into_iter().chain(empty)
 }
@@ -38,9 +34,7 @@ fn path_problems(source: &Source) -> impl Iterator<Item = Problem> {
 fn type_problems(source: &Source) -> impl Iterator<Item = Problem> {
     source.numbered().filter_map(|(number, line)| {
         let name = defined_type(&line.code)?;
-        let empty = camel_words(name)
-            .into_iter()
-            .find(|word| is_empty_word(word))?;
+        let empty = camel_words(name).into_iter().find(|word| is_empty_word(word))?;
         let what = format!("\"{empty}\" in `{name}` says nothing: name what the type is");
         Some(Problem::at(&source.path, number, what))
     })
@@ -54,10 +48,8 @@ fn defined_type(code: &str) -> Option<&str> {
 
 /// `DrainManager` is Drain, Manager; an abbreviation in capitals is cut into letters, which no rule asks about.
 fn camel_words(name: &str) -> Vec<&str> {
-    let starts = name
-        .char_indices()
-        .filter(|&(at, c)| at > 0 && c.is_uppercase())
-        .map(|(at, _)| at);
+    let starts =
+        name.char_indices().filter(|&(at, c)| at > 0 && c.is_uppercase()).map(|(at, _)| at);
     let mut from = 0;
     let mut found = Vec::new();
     for to in starts.chain([name.len()]) {
@@ -70,10 +62,9 @@ fn camel_words(name: &str) -> Vec<&str> {
 /// One of the words, in any case, alone or in the plural.
 fn is_empty_word(word: &str) -> bool {
     let word = word.to_ascii_lowercase();
-    EMPTY_WORDS.iter().any(|empty| {
-        word.strip_prefix(empty)
-            .is_some_and(|rest| matches!(rest, "" | "s"))
-    })
+    EMPTY_WORDS
+        .iter()
+        .any(|empty| word.strip_prefix(empty).is_some_and(|rest| matches!(rest, "" | "s")))
 }
 
 #[cfg(test)]

@@ -8,16 +8,7 @@ use crate::tree::Tree;
 const LIMIT: usize = 250;
 
 pub(crate) fn check(tree: &Tree) -> Finding {
-    let args = [
-        "tree",
-        "--locked",
-        "-e",
-        "normal,build",
-        "-p",
-        "smg",
-        "--prefix",
-        "none",
-    ];
+    let args = ["tree", "--locked", "-e", "normal,build", "-p", "smg", "--prefix", "none"];
     Ok(judge(&tree.run("cargo", &args)?))
 }
 
@@ -37,12 +28,7 @@ fn judge(listing: &str) -> Vec<Problem> {
 
 /// `cargo tree` marks a package that it printed before with `(*)`; name and version tell packages apart.
 fn count(listing: &str) -> usize {
-    let package = |line: &str| {
-        line.split_whitespace()
-            .take(2)
-            .collect::<Vec<_>>()
-            .join(" ")
-    };
+    let package = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
     listing
         .lines()
         .map(package)

@@ -16,11 +16,7 @@ pub(crate) struct Problem {
 impl Problem {
     /// Line 0 stands for the file as a whole, an empty path for the project as a whole.
     pub(crate) fn at(path: &str, line: usize, what: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line,
-            what: what.into(),
-        }
+        Self { path: path.to_owned(), line, what: what.into() }
     }
 }
 

@@ -7,12 +7,7 @@ use crate::tree::Tree;
 const LIMIT: usize = 500;
 
 pub(crate) fn check(tree: &Tree) -> Finding {
-    Ok(tree
-        .sources
-        .iter()
-        .filter(|source| is_ours(&source.path))
-        .filter_map(too_long)
-        .collect())
+    Ok(tree.sources.iter().filter(|source| is_ours(&source.path)).filter_map(too_long).collect())
 }
 
 fn is_ours(path: &str) -> bool {
@@ -25,21 +20,13 @@ fn too_long(source: &Source) -> Option<Problem> {
     let lines = code_lines(source);
     let advice = "move the part that has a name of its own into a file of that name";
     (lines > LIMIT).then(|| {
-        Problem::at(
-            &source.path,
-            0,
-            format!("{lines} lines of code, {LIMIT} at most: {advice}"),
-        )
+        Problem::at(&source.path, 0, format!("{lines} lines of code, {LIMIT} at most: {advice}"))
     })
 }
 
 /// Blank lines and lines of comment alone do not count; tests do.
 fn code_lines(source: &Source) -> usize {
-    source
-        .lines
-        .iter()
-        .filter(|line| !line.code.trim().is_empty())
-        .count()
+    source.lines.iter().filter(|line| !line.code.trim().is_empty()).count()
 }
 
 #[cfg(test)]

@@ -33,27 +33,17 @@ impl Source {
             literals: vec![],
         };
         while scanner.step() {}
-        Self {
-            path: path.to_owned(),
-            lines: scanner.lines,
-            literals: scanner.literals,
-        }
+        Self { path: path.to_owned(), lines: scanner.lines, literals: scanner.literals }
     }
 
     /// Lines with their numbers, from 1.
     pub(crate) fn numbered(&self) -> impl Iterator<Item = (usize, &Line)> {
-        self.lines
-            .iter()
-            .enumerate()
-            .map(|(index, line)| (index + 1, line))
+        self.lines.iter().enumerate().map(|(index, line)| (index + 1, line))
     }
 
     /// For each line: is it test code? A file under `tests/` or named `tests.rs` is; so is any item under `cfg(test)`.
     pub(crate) fn test_lines(&self) -> Vec<bool> {
-        let whole = self
-            .path
-            .split('/')
-            .any(|part| part == "tests" || part == "tests.rs");
+        let whole = self.path.split('/').any(|part| part == "tests" || part == "tests.rs");
         let mut marks = vec![whole; self.lines.len()];
         let mut item: Option<Item> = None;
         for (mark, line) in marks.iter_mut().zip(&self.lines) {
@@ -103,8 +93,7 @@ pub(crate) fn has_word(code: &str, word: &str) -> bool {
 
 /// The identifiers and numbers of a line, in order.
 pub(crate) fn words(code: &str) -> impl Iterator<Item = &str> {
-    code.split(|c: char| !is_word(c))
-        .filter(|word| !word.is_empty())
+    code.split(|c: char| !is_word(c)).filter(|word| !word.is_empty())
 }
 
 fn is_word(c: char) -> bool {
@@ -208,9 +197,7 @@ impl Scanner {
 
     /// `r"…"`, `r#"…"#`, and the same after `b` or `c`; `r#type` and a name ending in r are plain code.
     fn raw_string(&mut self) {
-        let hashes = (1..)
-            .take_while(|&ahead| self.peek(ahead) == Some('#'))
-            .count();
+        let hashes = (1..).take_while(|&ahead| self.peek(ahead) == Some('#')).count();
         let before = self.lines.last().map_or("", |line| line.code.as_str());
         let word = before.rsplit(|c: char| !is_word(c)).next().unwrap_or("");
         let raw = matches!(word, "" | "b" | "c") && self.peek(hashes + 1) == Some('"');
@@ -227,10 +214,7 @@ impl Scanner {
     fn quote(&mut self) {
         let length = match (self.peek(1), self.peek(2)) {
             (Some('\\'), _) => {
-                (3..)
-                    .find(|&ahead| matches!(self.peek(ahead), Some('\'') | None))
-                    .unwrap_or(0)
-                    + 1
+                (3..).find(|&ahead| matches!(self.peek(ahead), Some('\'') | None)).unwrap_or(0) + 1
             }
             (Some(_), Some('\'')) => 3,
             _ => 1,
@@ -252,19 +236,11 @@ mod tests {
     use super::Source;
 
     fn code(text: &str) -> Vec<String> {
-        Source::scan("a.rs", text)
-            .lines
-            .into_iter()
-            .map(|line| line.code)
-            .collect()
+        Source::scan("a.rs", text).lines.into_iter().map(|line| line.code).collect()
     }
 
     fn literals(text: &str) -> Vec<(usize, String)> {
-        Source::scan("a.rs", text)
-            .literals
-            .into_iter()
-            .map(|l| (l.line, l.text))
-            .collect()
+        Source::scan("a.rs", text).literals.into_iter().map(|l| (l.line, l.text)).collect()
     }
 
     #[test]
@@ -280,18 +256,12 @@ mod tests {
             code(r#"f("a // b", 'x', '"', '\'', "\"")"#),
             [r#"f("~ ~~ ~", '~', '~', '~~', "~~")"#]
         );
-        assert_eq!(
-            literals("a\n\"b\nc\" \"d\""),
-            [(2, "b\nc".to_owned()), (3, "d".to_owned())]
-        );
+        assert_eq!(literals("a\n\"b\nc\" \"d\""), [(2, "b\nc".to_owned()), (3, "d".to_owned())]);
     }
 
     #[test]
     fn raw_strings_end_at_their_own_hashes() {
-        assert_eq!(
-            code("r#\"a\"b\"# + br\"\\\" + x"),
-            ["r#\"~~~\"# + br\"~\" + x"]
-        );
+        assert_eq!(code("r#\"a\"b\"# + br\"\\\" + x"), ["r#\"~~~\"# + br\"~\" + x"]);
         assert_eq!(code("r#type"), ["r#type"]);
         assert_eq!(literals("for\"x\""), [(1, "x".to_owned())]);
     }
@@ -310,22 +280,14 @@ mod tests {
 
     #[test]
     fn test_items_are_marked_to_their_closing_brace() {
-        let source = Source::scan(
-            "a.rs",
-            "fn a() {}\n#[cfg(test)]\nmod t {\n fn b() {}\n}\nfn c() {}",
-        );
+        let source =
+            Source::scan("a.rs", "fn a() {}\n#[cfg(test)]\nmod t {\n fn b() {}\n}\nfn c() {}");
         assert_eq!(source.test_lines(), [false, true, true, true, true, false]);
         let source = Source::scan("a.rs", "#[cfg(test)]\nmod tests;\nfn a() {}");
         assert_eq!(source.test_lines(), [true, true, false]);
         let source = Source::scan("a.rs", "#[cfg(not(test))]\nfn a() {}");
         assert_eq!(source.test_lines(), [false, false]);
-        assert_eq!(
-            Source::scan("x/tests/a.rs", "fn a() {}").test_lines(),
-            [true]
-        );
-        assert_eq!(
-            Source::scan("x/src/a/tests.rs", "fn a() {}").test_lines(),
-            [true]
-        );
+        assert_eq!(Source::scan("x/tests/a.rs", "fn a() {}").test_lines(), [true]);
+        assert_eq!(Source::scan("x/src/a/tests.rs", "fn a() {}").test_lines(), [true]);
     }
 }

@@ -30,11 +30,7 @@ impl Tree {
         let mut files = Vec::new();
         walk(&root, "", &mut files)?;
         files.sort();
-        let mut tree = Self {
-            root,
-            files,
-            sources: Vec::new(),
-        };
+        let mut tree = Self { root, files, sources: Vec::new() };
         for path in tree.files.iter().filter(|path| path.ends_with(".rs")) {
             tree.sources.push(Source::scan(path, &tree.read(path)?));
         }
@@ -55,11 +51,7 @@ impl Tree {
             .map_err(|e| format!("`{shown}`: {e}"))?;
         if !output.status.success() {
             let complaint = String::from_utf8_lossy(&output.stderr);
-            return Err(format!(
-                "`{shown}` ended with {}: {}",
-                output.status,
-                complaint.trim()
-            ));
+            return Err(format!("`{shown}` ended with {}: {}", output.status, complaint.trim()));
         }
         String::from_utf8(output.stdout).map_err(|e| format!("`{shown}` printed no UTF-8: {e}"))
     }
@@ -74,11 +66,7 @@ fn walk(root: &Path, folder: &str, files: &mut Vec<String>) -> Result<(), String
         if name.starts_with('.') || NOT_OURS.contains(&name.as_str()) {
             continue;
         }
-        let path = if folder.is_empty() {
-            name
-        } else {
-            format!("{folder}/{name}")
-        };
+        let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
         // Links are not followed: a link to a folder above would never end.
         let kind = entry.file_type().map_err(|e| format!("{path}: {e}"))?;
         if kind.is_dir() {
@@ -99,20 +87,13 @@ mod tests {
         let tree = Tree::load().expect("the workspace is readable");
         assert!(tree.files.iter().any(|f| f == "xtask/src/tree.rs"));
         assert!(tree.sources.iter().any(|s| s.path == "xtask/src/tree.rs"));
-        assert!(
-            !tree
-                .files
-                .iter()
-                .any(|f| f.starts_with("target/") || f.contains("/."))
-        );
+        assert!(!tree.files.iter().any(|f| f.starts_with("target/") || f.contains("/.")));
     }
 
     #[test]
     fn a_failing_program_is_named_with_its_complaint() {
         let tree = Tree::load().expect("the workspace is readable");
-        let why = tree
-            .run("cargo", &["no-such-command"])
-            .expect_err("cargo refuses");
+        let why = tree.run("cargo", &["no-such-command"]).expect_err("cargo refuses");
         assert!(why.contains("`cargo no-such-command`"), "{why}");
     }
 }

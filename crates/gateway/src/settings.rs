@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::HeaderName;
-use smg_decide::fleet::health::Thresholds;
-use smg_decide::place::Assignment;
+pub use smg_decide::fleet::health::Thresholds;
+pub use smg_decide::place::Assignment;
 
 use crate::upstream::Origin;
 

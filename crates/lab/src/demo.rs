@@ -52,21 +52,13 @@ pub struct Outcome {
 /// every conversation. That is the usual lot of a fleet, and why scattering turns costs so much.
 #[must_use]
 pub fn profile(model: &str) -> Profile {
-    Profile {
-        model: model.to_owned(),
-        blocks: 512,
-        ..Profile::default()
-    }
+    Profile { model: model.to_owned(), blocks: 512, ..Profile::default() }
 }
 
 /// What the demo plays.
 #[must_use]
 pub fn script(model: &str, seed: u64) -> Script {
-    Script {
-        model: model.to_owned(),
-        seed,
-        ..Script::default()
-    }
+    Script { model: model.to_owned(), seed, ..Script::default() }
 }
 
 /// Plays both, then prints turns, summary and what to try next.
@@ -77,24 +69,14 @@ pub async fn play(out: &mut (dyn Write + Send), stage: &Stage<'_>) -> io::Result
     let script = script(stage.model, stage.seed);
     print::opening(out, &script)?;
     let sticky = act(out, stage, "with stickiness", (stage.sticky_url, &script)).await?;
-    let other = Script {
-        seed: stage.seed.wrapping_add(1),
-        ..script.clone()
-    };
+    let other = Script { seed: stage.seed.wrapping_add(1), ..script.clone() };
     let plain = act(out, stage, "without", (stage.plain_url, &other)).await?;
 
     let shown = typical(&plain);
     let few = |turn: &&Turn| shown.contains(&turn.conversation);
-    print::turns(
-        out,
-        "Turn by turn, with stickiness",
-        sticky.iter().filter(few),
-    )?;
+    print::turns(out, "Turn by turn, with stickiness", sticky.iter().filter(few))?;
     print::turns(out, "The same without", plain.iter().filter(few))?;
-    let outcome = Outcome {
-        sticky: Sums::of(&sticky),
-        plain: Sums::of(&plain),
-    };
+    let outcome = Outcome { sticky: Sums::of(&sticky), plain: Sums::of(&plain) };
     print::summary(out, &outcome)?;
     print::try_it(out, stage)?;
     Ok(outcome)

@@ -116,16 +116,12 @@ impl Engine {
     pub fn new(profile: Profile) -> Self {
         let core = Core {
             cache: Mutex::new(Cache::new(profile.blocks, profile.block_tokens)),
-            slots: Arc::new(Semaphore::new(
-                profile.slots.clamp(1, Semaphore::MAX_PERMITS),
-            )),
+            slots: Arc::new(Semaphore::new(profile.slots.clamp(1, Semaphore::MAX_PERMITS))),
             reading: tokio::sync::Mutex::new(()),
             tally: Tally::default(),
             profile,
         };
-        Self {
-            core: Arc::new(core),
-        }
+        Self { core: Arc::new(core) }
     }
 
     /// Answers on `listener` until the future is dropped, which also cuts every connection.

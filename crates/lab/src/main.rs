@@ -14,10 +14,8 @@ mod flags;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    let ended = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .and_then(|runtime| {
+    let ended =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().and_then(|runtime| {
             runtime.block_on(async {
                 match flags.command {
                     Command::Engine(flags) => run_engine(flags).await,

@@ -54,14 +54,11 @@ mod tests {
             let worker = self.choose(&body);
             let address = worker.strip_prefix("http://").unwrap();
             let stream = TcpStream::connect(address).await.unwrap();
-            let (mut sender, line) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-                .await
-                .unwrap();
+            let (mut sender, line) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
             tokio::spawn(line);
-            let request = Request::post(path)
-                .header("host", address)
-                .body(Full::new(body))
-                .unwrap();
+            let request =
+                Request::post(path).header("host", address).body(Full::new(body)).unwrap();
             let mut answer = sender.send_request(request).await.unwrap();
             let name = HeaderValue::from_str(worker).unwrap();
             answer.headers_mut().insert("x-smg-routed-worker-id", name);
@@ -77,11 +74,7 @@ mod tests {
             let body: Value = serde_json::from_slice(body).unwrap();
             let key = body["rid"].as_str().unwrap().rsplit_once("_t").unwrap().0;
             let at = match &self.pins {
-                Some(pins) => *pins
-                    .lock()
-                    .unwrap()
-                    .entry(key.to_owned())
-                    .or_insert_with(next),
+                Some(pins) => *pins.lock().unwrap().entry(key.to_owned()).or_insert_with(next),
                 None => next(),
             };
             &self.workers[at]
@@ -90,10 +83,7 @@ mod tests {
 
     /// Plays the whole demo; `pace` 0 makes it quick.
     async fn play(pace: f64, live: bool) -> (demo::Outcome, String) {
-        let profile = Profile {
-            pace,
-            ..demo::profile("lab")
-        };
+        let profile = Profile { pace, ..demo::profile("lab") };
         let one = Fleet::start(ENGINES, &profile).await.unwrap();
         let two = Fleet::start(ENGINES, &profile).await.unwrap();
         let stage = Stage {
@@ -117,13 +107,7 @@ mod tests {
         assert!(plain.same_worker * 2 < plain.later);
         assert!(sticky.cached_tokens * 2 > sticky.prompt_tokens);
         assert!(sticky.read_tokens() * 2 < plain.read_tokens());
-        for part in [
-            "pinned",
-            "moved",
-            "96 of 96 turns",
-            "What it is worth",
-            "mine_t2",
-        ] {
+        for part in ["pinned", "moved", "96 of 96 turns", "What it is worth", "mine_t2"] {
             assert!(text.contains(part), "no {part} in:\n{text}");
         }
         assert!(!text.contains('\r'), "a file is no terminal");

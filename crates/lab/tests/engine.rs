@@ -22,10 +22,7 @@ mod tests {
     }
 
     fn swift() -> Profile {
-        Profile {
-            pace: 0.0,
-            ..Profile::default()
-        }
+        Profile { pace: 0.0, ..Profile::default() }
     }
 
     async fn send(address: SocketAddr, method: &str, path: &str, body: &str) -> TcpStream {
@@ -83,8 +80,7 @@ mod tests {
 
     fn events(body: &str) -> Vec<Value> {
         let data = body.lines().filter_map(|line| line.strip_prefix("data: {"));
-        data.map(|rest| serde_json::from_str(&format!("{{{rest}")).unwrap())
-            .collect()
+        data.map(|rest| serde_json::from_str(&format!("{{{rest}")).unwrap()).collect()
     }
 
     #[tokio::test]
@@ -105,15 +101,9 @@ mod tests {
         messages.push(json!({"role": "user", "content": "Go on."}));
         let (_, second) = call_json(address, "POST", path, &next).await;
         // 8 tokens of prompt, 24 of answer and its closing mark: two whole blocks of 16.
-        assert_eq!(
-            second["usage"]["prompt_tokens_details"]["cached_tokens"],
-            32
-        );
+        assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"], 32);
         let (_, again) = call_json(address, "POST", path, &hello()).await;
-        assert_eq!(
-            again["choices"][0]["message"],
-            first["choices"][0]["message"]
-        );
+        assert_eq!(again["choices"][0]["message"], first["choices"][0]["message"]);
     }
 
     #[tokio::test]
@@ -126,11 +116,7 @@ mod tests {
         let ask = with(ask, "stream_options", json!({"include_usage": true}));
         let (_, counted) = call(address, "POST", path, &ask.to_string()).await;
 
-        assert!(
-            counted
-                .trim_end_matches("\r\n0")
-                .contains("data: [DONE]\n\n")
-        );
+        assert!(counted.trim_end_matches("\r\n0").contains("data: [DONE]\n\n"));
         let pieces = events(&counted);
         assert_eq!(pieces[0]["choices"][0]["delta"]["role"], "assistant");
         let text: String = pieces
@@ -138,10 +124,7 @@ mod tests {
             .filter_map(|piece| piece["choices"][0]["delta"]["content"].as_str())
             .collect();
         assert_eq!(text, whole["choices"][0]["message"]["content"]);
-        assert_eq!(
-            pieces[pieces.len() - 2]["choices"][0]["finish_reason"],
-            "stop"
-        );
+        assert_eq!(pieces[pieces.len() - 2]["choices"][0]["finish_reason"], "stop");
         let last = pieces.last().unwrap();
         assert_eq!(last["choices"], json!([]));
         assert_eq!(last["usage"]["completion_tokens"], 24);
@@ -159,10 +142,8 @@ mod tests {
         let ask = with(ask, "stream", json!(true));
         let (_, stream) = call(address, "POST", "/v1/completions", &ask.to_string()).await;
         let pieces = events(&stream);
-        let text: String = pieces
-            .iter()
-            .filter_map(|piece| piece["choices"][0]["text"].as_str())
-            .collect();
+        let text: String =
+            pieces.iter().filter_map(|piece| piece["choices"][0]["text"].as_str()).collect();
         assert_eq!(text, whole["choices"][0]["text"]);
     }
 
@@ -210,10 +191,7 @@ mod tests {
             "sglang:prompt_tokens_total{model_name=\"lab\"} 8",
             "sglang:cached_tokens_total{model_name=\"lab\"} 0",
         ] {
-            assert!(
-                metrics.lines().any(|one| one == line),
-                "{line} in {metrics}"
-            );
+            assert!(metrics.lines().any(|one| one == line), "{line} in {metrics}");
         }
     }
 
@@ -221,12 +199,8 @@ mod tests {
     async fn a_client_that_leaves_gives_everything_back() {
         for stream in [false, true] {
             // So slow that it would never end by itself.
-            let (engine, address) = start(Profile {
-                prefill_rate: 0.001,
-                slots: 1,
-                ..Profile::default()
-            })
-            .await;
+            let (engine, address) =
+                start(Profile { prefill_rate: 0.001, slots: 1, ..Profile::default() }).await;
             let ask = with(hello(), "stream", json!(stream)).to_string();
             let first = send(address, "POST", "/v1/chat/completions", &ask).await;
             until(&engine, |counts| counts.running == 1).await;
@@ -243,26 +217,16 @@ mod tests {
     #[tokio::test]
     async fn a_conversation_played_on_one_engine_is_cached_from_turn_to_turn() {
         let (engine, address) = start(swift()).await;
-        let script = Script {
-            conversations: 3,
-            turns: 4,
-            ..Script::default()
-        };
+        let script = Script { conversations: 3, turns: 4, ..Script::default() };
         let mut seen = 0;
         let base = format!("http://{address}");
-        let turns = player::play(&base, &script, &mut |_| seen += 1)
-            .await
-            .unwrap();
+        let turns = player::play(&base, &script, &mut |_| seen += 1).await.unwrap();
         assert_eq!((turns.len(), seen), (12, 12));
         for turn in &turns {
             assert_eq!(turn.error, None);
             assert!(turn.first_token.is_some());
             if turn.number > 1 {
-                assert_eq!(
-                    turn.landing,
-                    Landing::Unknown,
-                    "an engine does not name itself"
-                );
+                assert_eq!(turn.landing, Landing::Unknown, "an engine does not name itself");
                 let share = turn.cached_tokens * 100 / turn.prompt_tokens;
                 assert!(share > 85, "{turn:?}");
             }
@@ -291,11 +255,8 @@ mod tests {
     /// Without sockets the clock can stand still, and times are exact.
     #[tokio::test(start_paused = true)]
     async fn over_a_pipe_a_stream_keeps_the_profiles_time() {
-        let engine = Engine::new(Profile {
-            prefill_rate: 1.0,
-            decode_rate: 0.5,
-            ..Profile::default()
-        });
+        let engine =
+            Engine::new(Profile { prefill_rate: 1.0, decode_rate: 0.5, ..Profile::default() });
         let (mut client, server) = tokio::io::duplex(1 << 16);
         let serving = tokio::spawn(async move { engine.converse(server).await });
         let body = with(hello(), "stream", json!(true)).to_string();

@@ -1,1 +1,31 @@
-fn main() {}
+//! smg, a sticky model gateway. This file is the table of contents: what is typed ([`flags`]), what
+//! it means ([`meant`]), and what is done with it ([`launch`], [`demo`]).
+
+mod demo;
+mod flags;
+mod launch;
+mod logging;
+mod meant;
+mod runtimes;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::flags::{Cli, Command};
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Launch(flags) => launch::run(&flags),
+        Command::Demo(flags) => demo::run(&flags),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(complaint) => {
+            // Nothing is left to tell a closed stderr.
+            let _ = writeln!(std::io::stderr(), "smg: {complaint}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -22,10 +22,7 @@ pub(super) fn turns<'a>(
     turns: impl Iterator<Item = &'a Turn>,
 ) -> io::Result<()> {
     writeln!(out, "\n{title}\n")?;
-    writeln!(
-        out,
-        "  turn  key            worker  outcome   cached of prompt tokens  first token"
-    )?;
+    writeln!(out, "  turn  key            worker  outcome   cached of prompt tokens  first token")?;
     let mut workers = Letters::default();
     for turn in turns {
         if turn.number == 1 && !workers.known.is_empty() {
@@ -73,11 +70,7 @@ pub(super) fn summary(out: &mut dyn Write, outcome: &Outcome) -> io::Result<()> 
     closing(out, sticky, plain)?;
     for (name, sums) in [("with stickiness", sticky), ("without", plain)] {
         if sums.errors > 0 {
-            writeln!(
-                out,
-                "  {} of {} turns failed {name}.",
-                sums.errors, sums.turns
-            )?;
+            writeln!(out, "  {} of {} turns failed {name}.", sums.errors, sums.turns)?;
         }
     }
     Ok(())
@@ -90,11 +83,7 @@ fn shares(
 ) -> io::Result<()> {
     for (title, name, (part, whole)) in [(title, "sticky", with), ("", "without", without)] {
         let bar = bar(part, whole, BAR);
-        writeln!(
-            out,
-            "  {title:<22} {name:<8} {bar} {:>4} %",
-            percent(part, whole)
-        )?;
+        writeln!(out, "  {title:<22} {name:<8} {bar} {:>4} %", percent(part, whole))?;
     }
     writeln!(out)
 }
@@ -103,10 +92,9 @@ fn waits(out: &mut dyn Write, sums: [&Sums; 2]) -> io::Result<()> {
     let [with, without] = sums.map(|sums| sums.first_token.map_or(0, millis));
     let longest = with.max(without);
     let size = |wait| usize::try_from(wait).unwrap_or(usize::MAX);
-    for (title, name, wait) in [
-        ("mean to first token", "sticky", with),
-        ("  (from turn 2 on)", "without", without),
-    ] {
+    for (title, name, wait) in
+        [("mean to first token", "sticky", with), ("  (from turn 2 on)", "without", without)]
+    {
         let bar = bar(size(wait), size(longest), BAR);
         writeln!(out, "  {title:<22} {name:<8} {bar} {wait:>4} ms")?;
     }
@@ -123,10 +111,7 @@ fn closing(out: &mut dyn Write, sticky: &Sums, plain: &Sums) -> io::Result<()> {
 }
 
 pub(super) fn try_it(out: &mut dyn Write, stage: &Stage<'_>) -> io::Result<()> {
-    writeln!(
-        out,
-        "\nTry it: two turns of one conversation; both name the same worker.\n"
-    )?;
+    writeln!(out, "\nTry it: two turns of one conversation; both name the same worker.\n")?;
     for (turn, question) in [(1, "Hello"), (2, "Hello again")] {
         writeln!(
             out,
@@ -155,10 +140,7 @@ fn percent(part: usize, whole: usize) -> usize {
 /// `part / whole * scale`, to the nearest.
 fn rounded(part: usize, whole: usize, scale: usize) -> usize {
     let twice = part.saturating_mul(scale).saturating_mul(2);
-    twice
-        .saturating_add(whole)
-        .checked_div(whole.saturating_mul(2))
-        .unwrap_or(0)
+    twice.saturating_add(whole).checked_div(whole.saturating_mul(2)).unwrap_or(0)
 }
 
 /// Short names for workers, in the order they are met.
@@ -181,10 +163,7 @@ impl<'a> Letters<'a> {
     }
 
     fn legend(&self) -> impl Iterator<Item = (String, &'a str)> {
-        self.known
-            .iter()
-            .enumerate()
-            .map(|(at, worker)| (name(at), *worker))
+        self.known.iter().enumerate().map(|(at, worker)| (name(at), *worker))
     }
 }
 

@@ -28,10 +28,7 @@ impl Sums {
     /// Adds up `turns`.
     #[must_use]
     pub fn of(turns: &[Turn]) -> Self {
-        let mut sums = Self {
-            turns: turns.len(),
-            ..Self::default()
-        };
+        let mut sums = Self { turns: turns.len(), ..Self::default() };
         let mut waits = Vec::new();
         for turn in turns {
             if turn.error.is_some() {
@@ -78,20 +75,14 @@ mod tests {
 
     #[test]
     fn first_turns_and_failures_count_only_where_they_should() {
-        let failed = Turn {
-            error: Some("status 503".to_owned()),
-            ..turn(4, Landing::Unknown, 1)
-        };
+        let failed = Turn { error: Some("status 503".to_owned()), ..turn(4, Landing::Unknown, 1) };
         let sums = Sums::of(&[
             turn(1, Landing::New, 900),
             turn(2, Landing::Pinned, 100),
             turn(3, Landing::Moved, 300),
             failed,
         ]);
-        assert_eq!(
-            (sums.turns, sums.errors, sums.later, sums.same_worker),
-            (4, 1, 2, 1)
-        );
+        assert_eq!((sums.turns, sums.errors, sums.later, sums.same_worker), (4, 1, 2, 1));
         assert_eq!((sums.prompt_tokens, sums.cached_tokens), (300, 120));
         assert_eq!(sums.first_token, Some(Duration::from_millis(200)));
         assert_eq!(Sums::of(&[]).first_token, None);

@@ -35,19 +35,11 @@ pub(super) struct Complaint {
 
 impl Complaint {
     pub(super) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            code,
-            param: None,
-            message: message.into(),
-        }
+        Self { status, code, param: None, message: message.into() }
     }
 
     fn about(param: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            param: Some(param),
-            ..Self::new(400, "invalid_value", message)
-        }
+        Self { param: Some(param), ..Self::new(400, "invalid_value", message) }
     }
 }
 
@@ -56,11 +48,7 @@ impl Ask {
         let body: Value = serde_json::from_slice(body)
             .map_err(|why| Complaint::new(400, "invalid_json", format!("Not JSON: {why}")))?;
         if !body.is_object() {
-            return Err(Complaint::new(
-                400,
-                "invalid_json",
-                "The body must be an object",
-            ));
+            return Err(Complaint::new(400, "invalid_json", "The body must be an object"));
         }
         check_model(&body, profile)?;
         let prompt = match form {
@@ -71,10 +59,7 @@ impl Ask {
             let (has, limit) = (prompt.len(), profile.context_tokens);
             return Err(Complaint {
                 code: "context_length_exceeded",
-                ..Complaint::about(
-                    "messages",
-                    format!("{has} prompt tokens; the limit is {limit}"),
-                )
+                ..Complaint::about("messages", format!("{has} prompt tokens; the limit is {limit}"))
             });
         }
         let options = body.get("stream_options").unwrap_or(&Value::Null);
@@ -108,11 +93,7 @@ fn check_model(body: &Value, profile: &Profile) -> Result<(), Complaint> {
         Some(Value::String(name)) if *name == profile.model => Ok(()),
         Some(Value::String(name)) => Err(Complaint {
             param: Some("model"),
-            ..Complaint::new(
-                404,
-                "model_not_found",
-                format!("There is no model `{name}` here"),
-            )
+            ..Complaint::new(404, "model_not_found", format!("There is no model `{name}` here"))
         }),
         Some(_) => Err(Complaint::about("model", "`model` must be a string")),
     }
@@ -122,10 +103,7 @@ fn switch(body: &Value, name: &'static str) -> Result<bool, Complaint> {
     match body.get(name) {
         None | Some(Value::Null) => Ok(false),
         Some(Value::Bool(on)) => Ok(*on),
-        Some(_) => Err(Complaint::about(
-            name,
-            format!("`{name}` must be true or false"),
-        )),
+        Some(_) => Err(Complaint::about(name, format!("`{name}` must be true or false"))),
     }
 }
 
@@ -134,10 +112,7 @@ fn max_tokens(body: &Value, name: &'static str) -> Result<Option<usize>, Complai
         None | Some(Value::Null) => Ok(None),
         Some(limit) => match limit.as_u64().and_then(|limit| usize::try_from(limit).ok()) {
             Some(limit) if limit > 0 => Ok(Some(limit)),
-            _ => Err(Complaint::about(
-                name,
-                format!("`{name}` must be a whole number above 0"),
-            )),
+            _ => Err(Complaint::about(name, format!("`{name}` must be a whole number above 0"))),
         },
     }
 }
@@ -226,10 +201,7 @@ mod tests {
             (json!({"messages": []}), "messages"),
             (json!({"messages": "Hi"}), "messages"),
             (json!({"messages": [{"content": "Hi"}]}), "messages"),
-            (
-                json!({"messages": [{"role": "user", "content": 1}]}),
-                "messages",
-            ),
+            (json!({"messages": [{"role": "user", "content": 1}]}), "messages"),
             (json!({"max_tokens": 0}), "max_tokens"),
             (json!({"max_tokens": "1"}), "max_tokens"),
             (json!({"stream": 1}), "stream"),
@@ -240,10 +212,7 @@ mod tests {
         }
         assert_eq!(about(json!({"model": "other"})).status, 404);
         assert_eq!(read(Form::Chat, &json!([])).unwrap_err().status, 400);
-        assert_eq!(
-            read(Form::Text, &json!({})).unwrap_err().param,
-            Some("prompt")
-        );
+        assert_eq!(read(Form::Text, &json!({})).unwrap_err().param, Some("prompt"));
         assert!(Ask::read(Form::Chat, b"{", &Profile::default()).is_err());
     }
 
@@ -266,10 +235,7 @@ mod tests {
         assert_eq!(length(json!({})), (24, Ending::Stop));
         assert_eq!(length(json!({"max_tokens": 5})), (5, Ending::Length));
         assert_eq!(length(json!({"max_tokens": 99})), (24, Ending::Stop));
-        assert_eq!(
-            length(json!({"max_tokens": 99, "ignore_eos": true})),
-            (99, Ending::Length)
-        );
+        assert_eq!(length(json!({"max_tokens": 99, "ignore_eos": true})), (99, Ending::Length));
         let both = json!({"max_tokens": 5, "max_completion_tokens": 7});
         assert_eq!(length(both), (7, Ending::Length));
     }
@@ -277,10 +243,7 @@ mod tests {
     #[test]
     fn text_ids_and_parts_are_prompts() {
         let prompt = |body| read(Form::Text, &body).unwrap().prompt;
-        assert_eq!(
-            prompt(json!({"prompt": "a b"})),
-            prompt(json!({"prompt": ["a b"]}))
-        );
+        assert_eq!(prompt(json!({"prompt": "a b"})), prompt(json!({"prompt": ["a b"]})));
         assert_eq!(prompt(json!({"prompt": [1, 2]})), [1, 2]);
         assert_eq!(prompt(json!({"prompt": [[1, 2]]})), [1, 2]);
         let parts =

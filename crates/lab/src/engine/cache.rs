@@ -163,15 +163,7 @@ impl Cache {
             above.children += 1;
         }
         let last_used = self.clock;
-        self.blocks.insert(
-            name,
-            Block {
-                parent,
-                children: 0,
-                holders: 0,
-                last_used,
-            },
-        );
+        self.blocks.insert(name, Block { parent, children: 0, holders: 0, last_used });
         true
     }
 
@@ -203,10 +195,7 @@ impl<'a> Names<'a> {
     }
 
     fn after(above: Option<Name>, tokens: &'a [u32], block_tokens: usize) -> Self {
-        Self {
-            blocks: tokens.chunks_exact(block_tokens),
-            above,
-        }
+        Self { blocks: tokens.chunks_exact(block_tokens), above }
     }
 }
 
@@ -243,11 +232,7 @@ mod tests {
     fn a_repeated_prompt_is_cached_in_whole_blocks() {
         let mut cache = Cache::new(8, 4);
         assert_eq!(run(&mut cache, &text(0, 10)), 0);
-        assert_eq!(
-            cache.len(),
-            2,
-            "the partly filled third block is not cached"
-        );
+        assert_eq!(cache.len(), 2, "the partly filled third block is not cached");
         assert_eq!(cache.match_prefix(&text(0, 10)), 8);
         assert_eq!(cache.match_prefix(&text(0, 7)), 4);
         assert_eq!(cache.match_prefix(&text(1, 10)), 0);
@@ -281,11 +266,7 @@ mod tests {
         run(&mut cache, &[1, 1, 1, 2]);
         run(&mut cache, &[3, 1]);
         assert_eq!(cache.match_prefix(&[1, 1, 1, 2]), 4);
-        assert_eq!(
-            cache.match_prefix(&[2, 1, 2, 2]),
-            2,
-            "its tail went, its head stayed"
-        );
+        assert_eq!(cache.match_prefix(&[2, 1, 2, 2]), 2, "its tail went, its head stayed");
         run(&mut cache, &[4, 1]);
         assert_eq!(cache.match_prefix(&[2, 1, 2, 2]), 0);
         assert_eq!(cache.evicted(), 2);
@@ -353,11 +334,7 @@ mod tests {
             assert_eq!(children.count(), block.children);
             let free = block.holders == 0 && block.children == 0;
             assert_eq!(free, cache.evictable.contains(&(block.last_used, *name)));
-            assert!(
-                block
-                    .parent
-                    .is_none_or(|above| cache.blocks.contains_key(&above))
-            );
+            assert!(block.parent.is_none_or(|above| cache.blocks.contains_key(&above)));
         }
     }
 

@@ -29,10 +29,7 @@ impl Fleet {
             members.push((url, engine.clone()));
             serving.spawn(async move { engine.serve(listener).await });
         }
-        Ok(Self {
-            members,
-            _serving: serving,
-        })
+        Ok(Self { members, _serving: serving })
     }
 
     /// The engines' addresses, such as `http://127.0.0.1:41234`.

@@ -58,9 +58,7 @@ where
         async move { Ok::<_, Infallible>(answer(core, request).await) }
     });
     // A connection that breaks is the client's affair: its runs are dropped, which is all we do.
-    let _ = http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), answer)
-        .await;
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
 }
 
 async fn answer(core: Arc<Core>, request: Request<Incoming>) -> Reply {
@@ -87,11 +85,7 @@ async fn complete(core: Arc<Core>, form: Form, request: Request<Incoming>) -> Re
     let body = match Limited::new(request, LARGEST_BODY).collect().await {
         Ok(body) => body.to_bytes(),
         Err(why) => {
-            let status = if why.is::<http_body_util::LengthLimitError>() {
-                413
-            } else {
-                400
-            };
+            let status = if why.is::<http_body_util::LengthLimitError>() { 413 } else { 400 };
             return refuse(&Complaint::new(status, "bad_body", why.to_string()));
         }
     };
@@ -115,10 +109,7 @@ async fn deliver(core: Arc<Core>, ask: Ask) -> Reply {
     while let Some(word) = run.word().await {
         said.push_str(&spaced(word, run.usage().generated));
     }
-    json(
-        StatusCode::OK,
-        &head.whole(&said, run.ending(), run.usage()),
-    )
+    json(StatusCode::OK, &head.whole(&said, run.ending(), run.usage()))
 }
 
 fn refuse(complaint: &Complaint) -> Reply {
@@ -138,8 +129,6 @@ fn text(text: String) -> Reply {
 
 fn typed(body: String, kind: &'static str) -> Reply {
     let mut reply = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
-    reply
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     reply
 }

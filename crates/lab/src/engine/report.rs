@@ -100,11 +100,7 @@ impl Core {
         sample("counter", "num_aborted_requests_total", &counts.aborted);
         sample("counter", "prompt_tokens_total", &counts.prompt_tokens);
         sample("counter", "cached_tokens_total", &counts.cached_tokens);
-        sample(
-            "counter",
-            "generation_tokens_total",
-            &counts.generated_tokens,
-        );
+        sample("counter", "generation_tokens_total", &counts.generated_tokens);
         sample("counter", "evicted_blocks_total", &counts.evicted_blocks);
         text
     }
@@ -150,8 +146,5 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 fn escape(label: &str) -> String {
-    label
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -74,11 +74,7 @@ impl Run {
             hold: Hold::default(),
             tokens: ask.prompt.clone(),
             voice: Voice::answering(&ask.prompt),
-            usage: Usage {
-                prompt: ask.prompt.len(),
-                cached: 0,
-                generated: 0,
-            },
+            usage: Usage { prompt: ask.prompt.len(), cached: 0, generated: 0 },
             limit,
             ending,
             began: Instant::now(),
@@ -95,12 +91,8 @@ impl Run {
         self.hold = core.cache().acquire(known);
         self.usage.cached = self.hold.blocks() * core.profile.block_tokens.max(1);
         let tally = &core.tally;
-        tally
-            .prompt_tokens
-            .fetch_add(count(self.usage.prompt), Relaxed);
-        tally
-            .cached_tokens
-            .fetch_add(count(self.usage.cached), Relaxed);
+        tally.prompt_tokens.fetch_add(count(self.usage.prompt), Relaxed);
+        tally.cached_tokens.fetch_add(count(self.usage.cached), Relaxed);
 
         let missing = self.usage.prompt - self.usage.cached;
         sleep(core.profile.prefill_time(missing)).await;
@@ -167,11 +159,7 @@ impl Drop for Run {
 /// Waits for a slot, counted as waiting meanwhile.
 async fn in_line(core: &Arc<Core>, prompt: &[u32]) -> Option<OwnedSemaphorePermit> {
     let uncached = prompt.len() - core.cache().match_prefix(prompt);
-    let mut place = Place {
-        core,
-        uncached,
-        left: false,
-    };
+    let mut place = Place { core, uncached, left: false };
     add(&core.tally.waiting, 1);
     add(&core.tally.waiting_uncached, uncached);
     // The semaphore is never closed, so there is always a slot in the end.
@@ -247,10 +235,7 @@ mod tests {
 
     fn near(time: Duration, millis: u64) {
         let off = time.abs_diff(Duration::from_millis(millis));
-        assert!(
-            off < Duration::from_millis(5),
-            "{time:?} is not {millis} ms"
-        );
+        assert!(off < Duration::from_millis(5), "{time:?} is not {millis} ms");
     }
 
     #[tokio::test(start_paused = true)]
@@ -264,10 +249,7 @@ mod tests {
 
         let began = Instant::now();
         let (_, second) = answer(&engine, &ask).await;
-        assert_eq!(
-            second.cached, 60,
-            "the last token is computed, so its block is too"
-        );
+        assert_eq!(second.cached, 60, "the last token is computed, so its block is too");
         near(began.elapsed(), 40 + 700);
         nothing_held(&engine.counts());
     }
@@ -276,11 +258,7 @@ mod tests {
     async fn the_answer_is_cached_for_the_turn_that_repeats_it() {
         let engine = engine(1);
         let (said, _) = answer(&engine, &ask(&engine, 0)).await;
-        assert_eq!(
-            said.len(),
-            64 + 8 + 1,
-            "prompt, answer and the closing mark"
-        );
+        assert_eq!(said.len(), 64 + 8 + 1, "prompt, answer and the closing mark");
         let mut next = ask(&engine, 0);
         next.prompt = said;
         next.prompt.extend([1, 2, 3, 4]);
@@ -324,10 +302,7 @@ mod tests {
             assert!(timeout(Duration::from_millis(millis), both).await.is_err());
             let counts = engine.counts();
             nothing_held(&counts);
-            assert_eq!(
-                (counts.requests, counts.aborted, counts.finished),
-                (2, 2, 0)
-            );
+            assert_eq!((counts.requests, counts.aborted, counts.finished), (2, 2, 0));
             assert_eq!(engine.core.tally.decoding.load(Relaxed), 0);
             assert_eq!(engine.core.slots.available_permits(), 1);
         }

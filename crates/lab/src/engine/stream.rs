@@ -24,14 +24,9 @@ pub(super) struct Events {
 
 impl Events {
     pub(super) fn new(core: Arc<Core>, ask: Ask, head: Letterhead) -> Self {
-        let scribe = Scribe {
-            head,
-            include_usage: ask.include_usage,
-            stage: Stage::Asked(core, ask),
-        };
-        Self {
-            step: Some(Box::pin(scribe.next())),
-        }
+        let scribe =
+            Scribe { head, include_usage: ask.include_usage, stage: Stage::Asked(core, ask) };
+        Self { step: Some(Box::pin(scribe.next())) }
     }
 }
 

@@ -12,12 +12,7 @@ pub fn of_text(text: &str) -> Vec<u32> {
         for (at, mark) in piece.char_indices() {
             let after = at + mark.len_utf8();
             if !(mark.is_alphanumeric() || mark == '_') {
-                tokens.extend(
-                    piece
-                        .get(word..at)
-                        .filter(|word| !word.is_empty())
-                        .map(hash),
-                );
+                tokens.extend(piece.get(word..at).filter(|word| !word.is_empty()).map(hash));
                 tokens.extend(piece.get(at..after).map(hash));
                 word = after;
             }
@@ -72,11 +67,9 @@ impl Voice {
     /// The voice that answers `prompt`.
     #[must_use]
     pub fn answering(prompt: &[u32]) -> Self {
-        let seed = prompt
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325, |seed: u64, token| {
-                (seed ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3)
-            });
+        let seed = prompt.iter().fold(0xcbf2_9ce4_8422_2325, |seed: u64, token| {
+            (seed ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3)
+        });
         Self(Dice::new(seed))
     }
 
@@ -93,9 +86,7 @@ pub fn of_word(word: &str) -> u32 {
 }
 
 fn hash(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    })
+    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 const WORDS: &[&str] = &[

@@ -39,21 +39,14 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) fn failed(why: impl Display) -> Self {
-        Self {
-            error: Some(why.to_string()),
-            ..Self::default()
-        }
+        Self { error: Some(why.to_string()), ..Self::default() }
     }
 }
 
 impl Base {
     pub(super) fn parse(url: &str) -> io::Result<Self> {
-        let wrong = || {
-            io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("no http:// address: {url}"),
-            )
-        };
+        let wrong =
+            || io::Error::new(io::ErrorKind::InvalidInput, format!("no http:// address: {url}"));
         let uri: Uri = url.parse().map_err(|_| wrong())?;
         if uri.scheme_str() != Some("http") {
             return Err(wrong());
@@ -137,9 +130,7 @@ impl Answer {
         if let Some(error) = event.get("error").filter(|error| !error.is_null()) {
             return Err(format!("error event: {error}").into());
         }
-        let text = event
-            .pointer("/choices/0/delta/content")
-            .and_then(Value::as_str);
+        let text = event.pointer("/choices/0/delta/content").and_then(Value::as_str);
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             self.first_token.get_or_insert_with(|| began.elapsed());
             self.text.push_str(text);

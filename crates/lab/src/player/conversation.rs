@@ -58,8 +58,7 @@ impl Conversation {
             _ => self.script.turn_words,
         };
         let seed = mix(self.script.seed, self.index as u64, self.turns as u64);
-        self.messages
-            .push(json!({"role": "user", "content": prose(seed, words)}));
+        self.messages.push(json!({"role": "user", "content": prose(seed, words)}));
     }
 
     fn body(&self) -> Value {
@@ -91,8 +90,7 @@ impl Conversation {
             Some(_) => "...",
             None => answer.text.as_str(),
         };
-        self.messages
-            .push(json!({"role": "assistant", "content": said}));
+        self.messages.push(json!({"role": "assistant", "content": said}));
         self.worker.clone_from(&answer.worker);
         Turn {
             conversation: self.index,
@@ -141,10 +139,7 @@ mod tests {
     use super::*;
 
     fn conversation(naming: Naming) -> Conversation {
-        let script = Script {
-            naming,
-            ..Script::default()
-        };
+        let script = Script { naming, ..Script::default() };
         Conversation::new(3, Arc::new(script))
     }
 
@@ -153,19 +148,12 @@ mod tests {
         let mut one = conversation(Naming::Rid);
         one.ask();
         assert_eq!(one.body()["rid"], "chat-1-03_t1");
-        one.hear(Answer {
-            text: "hello".to_owned(),
-            ..Answer::default()
-        });
+        one.hear(Answer { text: "hello".to_owned(), ..Answer::default() });
         one.ask();
         let body = one.body();
         assert_eq!(body["rid"], "chat-1-03_t2");
-        let roles: Vec<_> = body["messages"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|m| m["role"].clone())
-            .collect();
+        let roles: Vec<_> =
+            body["messages"].as_array().unwrap().iter().map(|m| m["role"].clone()).collect();
         assert_eq!(roles, ["system", "user", "assistant", "user"]);
         assert_eq!(body["messages"][2]["content"], "hello");
     }
@@ -183,10 +171,7 @@ mod tests {
         let mut landings = Vec::new();
         for worker in [Some("a"), Some("a"), Some("b"), None, Some("b")] {
             one.ask();
-            let answer = Answer {
-                worker: worker.map(str::to_owned),
-                ..Answer::default()
-            };
+            let answer = Answer { worker: worker.map(str::to_owned), ..Answer::default() };
             landings.push(one.hear(answer).landing);
         }
         use Landing::{Moved, New, Pinned, Unknown};

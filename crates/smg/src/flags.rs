@@ -1,0 +1,272 @@
+//! Flags as typed: names, defaults and help, in one place. Numbers are signed here so that a value
+//! out of range is refused by name and reason (`meant.rs`), not as a parser's riddle.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// A sticky model gateway: every request of a conversation lands where its KV cache already is.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Route requests to a fleet of engines.
+    #[command(after_help = "Example: smg launch --worker-urls http://w1:8000 http://w2:8000 \
+                            --policy round_robin --routing-key-override")]
+    Launch(Box<Flags>),
+    /// Show what stickiness is worth on a simulated fleet, then keep it running to try.
+    Demo(DemoFlags),
+}
+
+/// `smg demo`.
+#[derive(Debug, Args)]
+pub(crate) struct DemoFlags {
+    /// Where the sticky gateway of the demo listens
+    #[arg(long, value_name = "PORT", default_value_t = 30000, allow_negative_numbers = true)]
+    pub(crate) port: i64,
+
+    /// Exit after the tables instead of serving on
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+/// `smg launch`.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Listening")]
+pub(crate) struct Flags {
+    /// Address to listen on
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    pub(crate) host: String,
+
+    /// Port to listen on
+    #[arg(long, value_name = "PORT", default_value_t = 30000, allow_negative_numbers = true)]
+    pub(crate) port: i64,
+
+    /// Address of the metrics listener
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    pub(crate) prometheus_host: String,
+
+    /// Port of the metrics listener (GET /metrics)
+    #[arg(long, value_name = "PORT", default_value_t = 29000, allow_negative_numbers = true)]
+    pub(crate) prometheus_port: i64,
+
+    /// Upper bounds, in seconds and ascending, of every duration histogram
+    #[arg(long, value_name = "SECONDS", num_args = 1.., default_values_t = BUCKETS)]
+    pub(crate) prometheus_duration_buckets: Vec<f64>,
+
+    /// Headers searched, in order, for a client's request id; naming them replaces the list
+    #[arg(long, value_name = "NAME", num_args = 1.., default_values = REQUEST_ID_HEADERS)]
+    pub(crate) request_id_headers: Vec<String>,
+
+    /// URLs of the engines, such as http://w1:8000; unreachable ones join when they answer
+    #[arg(long, value_name = "URL", num_args = 1.., help_heading = "Workers")]
+    pub(crate) worker_urls: Vec<String>,
+
+    /// Give up on registering a worker after this long
+    #[arg(
+        long,
+        value_name = "SECS",
+        default_value_t = 1800,
+        allow_negative_numbers = true,
+        help_heading = "Workers"
+    )]
+    pub(crate) worker_startup_timeout_secs: i64,
+
+    /// Longest pause between two attempts to register a worker; the first pauses are shorter
+    #[arg(
+        long,
+        value_name = "SECS",
+        default_value_t = 30,
+        allow_negative_numbers = true,
+        help_heading = "Workers"
+    )]
+    pub(crate) worker_startup_check_interval: i64,
+
+    /// Wait this long before the first attempt to register workers
+    #[arg(
+        long,
+        value_name = "SECS",
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        help_heading = "Workers"
+    )]
+    pub(crate) worker_startup_delay: i64,
+
+    /// How a request that no pin decides gets its worker
+    #[arg(long, value_name = "POLICY", help_heading = "Placement")]
+    pub(crate) policy: Option<PolicyChoice>,
+
+    #[command(flatten)]
+    pub(crate) sticky: StickyFlags,
+
+    #[command(flatten)]
+    pub(crate) requests: RequestFlags,
+
+    #[command(flatten)]
+    pub(crate) health: HealthFlags,
+
+    #[command(flatten)]
+    pub(crate) process: ProcessFlags,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Stickiness")]
+pub(crate) struct StickyFlags {
+    /// Pin every keyed request to a worker, on any policy [alias: --sticky-sessions]
+    #[arg(long, alias = "sticky-sessions")]
+    pub(crate) routing_key_override: bool,
+
+    /// Headers searched, in order, for a routing key
+    #[arg(long, value_name = "NAME", num_args = 0.., default_value = "x-smg-routing-key")]
+    pub(crate) routing_key_headers: Vec<String>,
+
+    /// Where a new key goes [default: delegate]
+    #[arg(long, value_name = "MODE")]
+    pub(crate) assignment_mode: Option<AssignmentChoice>,
+
+    /// Seconds a pin may go unused, 0 for ever [alias: --sticky-key-idle-secs]
+    #[arg(
+        long,
+        alias = "sticky-key-idle-secs",
+        value_name = "SECS",
+        default_value_t = 14400,
+        allow_negative_numbers = true
+    )]
+    pub(crate) max_idle_secs: i64,
+
+    /// Seconds between two sweeps of idle pins, 0 for none [alias: --eviction-interval-secs]
+    #[arg(
+        long,
+        alias = "eviction-interval-secs",
+        value_name = "SECS",
+        default_value_t = 120,
+        allow_negative_numbers = true
+    )]
+    pub(crate) eviction_interval: i64,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Requests and connections")]
+pub(crate) struct RequestFlags {
+    /// Largest request body, and largest non-streaming answer of a worker
+    #[arg(long, value_name = "BYTES", default_value_t = 512 << 20, allow_negative_numbers = true)]
+    pub(crate) max_payload_size: i64,
+
+    /// Bound on the whole exchange with a worker, a streamed answer included
+    #[arg(long, value_name = "SECS", default_value_t = 1800, allow_negative_numbers = true)]
+    pub(crate) request_timeout_secs: i64,
+
+    /// Close connections to workers that have been idle this long, 0 never; keep it below the
+    /// engine's own keep-alive timeout
+    #[arg(long, value_name = "SECS", default_value_t = 3, allow_negative_numbers = true)]
+    pub(crate) upstream_pool_idle_timeout_secs: i64,
+
+    /// Send each request once (true in this version with or without the flag)
+    #[arg(long)]
+    pub(crate) disable_retries: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Health checks")]
+pub(crate) struct HealthFlags {
+    /// Seconds between two checks of a worker
+    #[arg(long, value_name = "SECS", default_value_t = 60, allow_negative_numbers = true)]
+    pub(crate) health_check_interval_secs: i64,
+
+    /// Bound on one check
+    #[arg(long, value_name = "SECS", default_value_t = 5, allow_negative_numbers = true)]
+    pub(crate) health_check_timeout_secs: i64,
+
+    /// Failures in a row that take a worker out
+    #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true)]
+    pub(crate) health_failure_threshold: i64,
+
+    /// Successes in a row that bring it back
+    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true)]
+    pub(crate) health_success_threshold: i64,
+
+    /// Path that is asked
+    #[arg(long, value_name = "PATH", default_value = "/health")]
+    pub(crate) health_check_endpoint: String,
+
+    /// Count every registered worker as healthy
+    #[arg(long)]
+    pub(crate) disable_health_check: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Process")]
+pub(crate) struct ProcessFlags {
+    /// How much is logged; RUST_LOG adds filters by target
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub(crate) log_level: LevelChoice,
+
+    /// Log one JSON object a line
+    #[arg(long)]
+    pub(crate) log_json: bool,
+
+    /// How long running requests may take to end after SIGTERM or SIGINT
+    #[arg(long, value_name = "SECS", default_value_t = 180, allow_negative_numbers = true)]
+    pub(crate) shutdown_grace_period_secs: i64,
+
+    /// How requests share the cores: one pool of threads, or one thread and listener for each core
+    #[arg(long, value_name = "LAYOUT", default_value = "shared")]
+    pub(crate) runtime: RuntimeChoice,
+}
+
+/// `--policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum PolicyChoice {
+    /// One worker after the other
+    RoundRobin,
+    /// Any available worker
+    Random,
+}
+
+/// `--assignment-mode`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum AssignmentChoice {
+    /// Any available worker
+    Random,
+    /// The one with the fewest requests in flight
+    MinLoad,
+    /// The one with the fewest distinct keys in flight
+    MinGroup,
+    /// The one the policy selects
+    Delegate,
+}
+
+/// `--log-level`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LevelChoice {
+    /// Every decision
+    Debug,
+    /// Workers coming and going
+    Info,
+    /// What needs a look
+    Warn,
+    /// What failed
+    Error,
+}
+
+/// `--runtime`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum RuntimeChoice {
+    /// Threads take work from each other
+    Shared,
+    /// Each thread keeps its clients
+    PerCore,
+}
+
+const BUCKETS: [f64; 29] = [
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 45.0, 60.0,
+    90.0, 120.0, 180.0, 240.0, 300.0, 480.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0, 5400.0, 7200.0,
+];
+const REQUEST_ID_HEADERS: [&str; 4] =
+    ["x-request-id", "x-correlation-id", "x-trace-id", "request-id"];

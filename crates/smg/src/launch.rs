@@ -1,0 +1,96 @@
+//! `smg launch`: parse, build, announce, run, drain.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use smg_gateway::Gateway;
+use smg_gateway::settings::Settings;
+use smg_gateway::upstream::TcpDial;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::flags::Flags;
+use crate::logging;
+use crate::meant::{self, Complaint};
+use crate::runtimes::{Runtimes, listen};
+
+/// Runs a gateway until it is told to leave.
+pub(crate) fn run(flags: &Flags) -> Result<(), Complaint> {
+    let settings = meant::settings(flags)?;
+    logging::start(&flags.process);
+    let runtimes = Runtimes::build(flags.process.runtime).map_err(|error| {
+        Complaint(format!("the threads of --runtime could not be started: {error}"))
+    })?;
+    let gateway = build(&runtimes, settings.clone())?;
+    announce(&settings);
+    runtimes.block_on(leave(&gateway, &settings));
+    runtimes.end();
+    Ok(())
+}
+
+/// Opens the doors, then starts the gateway behind them.
+pub(crate) fn build(runtimes: &Runtimes, settings: Settings) -> Result<Arc<Gateway>, Complaint> {
+    let (address, metrics) = (settings.listen, settings.metrics);
+    let doors =
+        runtimes.listen(address).map_err(|why| taken("--host and --port", address, &why))?;
+    let metrics = {
+        let _on_control = runtimes.control().enter();
+        listen(metrics, false)
+            .map_err(|why| taken("--prometheus-host and --prometheus-port", metrics, &why))?
+    };
+    let gateway = Gateway::start(settings, Arc::new(TcpDial), runtimes.control().clone())
+        .map_err(|error| Complaint(format!("the gateway could not be started: {error}")))?;
+    runtimes.control().spawn(Arc::clone(&gateway).listen_metrics(metrics));
+    for (runtime, door) in doors {
+        runtime.spawn(Arc::clone(&gateway).listen(door));
+    }
+    Ok(gateway)
+}
+
+fn taken(flags: &str, address: SocketAddr, why: &std::io::Error) -> Complaint {
+    Complaint(format!("{flags}: cannot listen on {address}: {why}"))
+}
+
+/// The banner stays plain text whatever the log format.
+fn announce(settings: &Settings) {
+    let workers = settings.workers.len();
+    let pins = if settings.sticky.is_some() { "on" } else { "off" };
+    let banner = format!(
+        "smg {} listens on http://{} (metrics on http://{}/metrics), {workers} workers configured, \
+         sticky sessions {pins}\n",
+        env!("CARGO_PKG_VERSION"),
+        settings.listen,
+        settings.metrics,
+    );
+    // A gateway whose stdout is closed still serves.
+    let _ = std::io::stdout().write_all(banner.as_bytes());
+}
+
+/// Waits for SIGTERM or SIGINT, then lets running requests end. A second signal ends it at once.
+async fn leave(gateway: &Gateway, settings: &Settings) {
+    told_to_leave().await;
+    let (connections, grace) = (gateway.connections(), settings.shutdown_grace);
+    tracing::info!(connections, ?grace, "draining; a second signal ends it at once");
+    let drained = tokio::select! {
+        drained = gateway.drain(grace) => drained,
+        () = told_to_leave() => false,
+    };
+    if drained {
+        tracing::info!("every request has ended; leaving");
+    } else {
+        let connections = gateway.connections();
+        tracing::warn!(connections, "leaving while clients are still being answered");
+    }
+}
+
+async fn told_to_leave() {
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+        // Without handlers the default action of the signal ends the process.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

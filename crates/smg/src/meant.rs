@@ -1,0 +1,315 @@
+//! From flags as typed to settings as meant: ranges, pairs, addresses. Every complaint names the
+//! flag, the value and what would do.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use clap::ValueEnum as _;
+use http::HeaderName;
+use smg_gateway::settings::{
+    Assignment, Bodies, Connections, Eviction, HealthChecks, PolicyName, Settings, Startup, Sticky,
+    Thresholds,
+};
+use smg_gateway::upstream::Origin;
+
+use crate::flags::{AssignmentChoice, Flags, HealthFlags, PolicyChoice, StickyFlags};
+
+/// A flag that cannot be meant.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Complaint(pub(crate) String);
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Complaint {
+    fn about(flag: &str, value: impl fmt::Display, why: impl fmt::Display) -> Self {
+        Self(format!("{flag} {value}: {why}"))
+    }
+}
+
+type Meant<T> = Result<T, Complaint>;
+
+/// What the flags come to.
+pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
+    Ok(Settings {
+        listen: address(("--host", &flags.host), ("--port", flags.port))?,
+        metrics: address(
+            ("--prometheus-host", &flags.prometheus_host),
+            ("--prometheus-port", flags.prometheus_port),
+        )?,
+        duration_buckets: buckets(&flags.prometheus_duration_buckets)?,
+        workers: workers(&flags.worker_urls)?,
+        startup: Startup {
+            timeout: positive_secs(
+                "--worker-startup-timeout-secs",
+                flags.worker_startup_timeout_secs,
+            )?,
+            interval: positive_secs(
+                "--worker-startup-check-interval",
+                flags.worker_startup_check_interval,
+            )?,
+            delay: secs("--worker-startup-delay", flags.worker_startup_delay)?,
+        },
+        health: health(&flags.health)?,
+        policy: policy(flags.policy)?,
+        sticky: sticky(&flags.sticky)?,
+        bodies: bodies(flags.requests.max_payload_size)?,
+        connections: Connections {
+            idle_timeout: unless_zero(secs(
+                "--upstream-pool-idle-timeout-secs",
+                flags.requests.upstream_pool_idle_timeout_secs,
+            )?),
+            max_idle: 500,
+            connect_timeout: Duration::from_secs(10),
+        },
+        request_timeout: positive_secs(
+            "--request-timeout-secs",
+            flags.requests.request_timeout_secs,
+        )?,
+        request_id_headers: headers("--request-id-headers", &flags.request_id_headers)?,
+        shutdown_grace: secs(
+            "--shutdown-grace-period-secs",
+            flags.process.shutdown_grace_period_secs,
+        )?,
+    })
+}
+
+fn policy(choice: Option<PolicyChoice>) -> Meant<PolicyName> {
+    match choice {
+        Some(PolicyChoice::RoundRobin) => Ok(PolicyName::RoundRobin),
+        Some(PolicyChoice::Random) => Ok(PolicyName::Random),
+        None => {
+            let names: Vec<_> = PolicyChoice::value_variants()
+                .iter()
+                .filter_map(|choice| Some(choice.to_possible_value()?.get_name().to_owned()))
+                .collect();
+            let names = names.join(", ");
+            Err(Complaint(format!(
+                "--policy is needed: the default cache_aware is not in this version yet; choose one of {names}"
+            )))
+        }
+    }
+}
+
+fn sticky(flags: &StickyFlags) -> Meant<Option<Sticky>> {
+    // Names are checked with or without the override, as a typing error is one either way.
+    let mut headers = headers("--routing-key-headers", &flags.routing_key_headers)?;
+    if headers.is_empty() {
+        headers.push(HeaderName::from_static("x-smg-routing-key"));
+    }
+    let idle = secs("--max-idle-secs", flags.max_idle_secs)?;
+    let interval = secs("--eviction-interval", flags.eviction_interval)?;
+    let eviction = unless_zero(idle).zip(unless_zero(interval)).map(|(idle, interval)| Eviction {
+        max_idle_secs: u32::try_from(idle.as_secs()).unwrap_or(u32::MAX),
+        interval,
+    });
+    let assignment = match flags.assignment_mode {
+        None | Some(AssignmentChoice::Delegate) => Assignment::Delegate,
+        Some(AssignmentChoice::Random) => Assignment::Random,
+        Some(AssignmentChoice::MinLoad) => Assignment::MinLoad,
+        Some(AssignmentChoice::MinGroup) => Assignment::MinGroup,
+    };
+    Ok(flags.routing_key_override.then_some(Sticky { headers, assignment, eviction }))
+}
+
+fn health(flags: &HealthFlags) -> Meant<Option<HealthChecks>> {
+    let checks = HealthChecks {
+        interval: positive_secs("--health-check-interval-secs", flags.health_check_interval_secs)?,
+        timeout: positive_secs("--health-check-timeout-secs", flags.health_check_timeout_secs)?,
+        thresholds: Thresholds {
+            failure: count("--health-failure-threshold", flags.health_failure_threshold)?,
+            success: count("--health-success-threshold", flags.health_success_threshold)?,
+        },
+        endpoint: flags.health_check_endpoint.clone(),
+    };
+    let path = &checks.endpoint;
+    if !path.starts_with('/') || http::uri::PathAndQuery::from_str(path).is_err() {
+        return Err(Complaint::about(
+            "--health-check-endpoint",
+            path,
+            "expected a path like /health",
+        ));
+    }
+    Ok((!flags.disable_health_check).then_some(checks))
+}
+
+fn bodies(max_payload: i64) -> Meant<Bodies> {
+    let max_payload = positive("--max-payload-size", max_payload)?;
+    Ok(Bodies {
+        max_payload: usize::try_from(max_payload).unwrap_or(usize::MAX),
+        max_buffered: 1 << 20,
+    })
+}
+
+fn workers(urls: &[String]) -> Meant<Vec<Origin>> {
+    let mut workers: Vec<Origin> = Vec::with_capacity(urls.len());
+    for url in urls {
+        let origin =
+            Origin::parse(url).map_err(|why| Complaint::about("--worker-urls", url, why))?;
+        if !workers.contains(&origin) {
+            workers.push(origin);
+        }
+    }
+    Ok(workers)
+}
+
+fn headers(flag: &str, names: &[String]) -> Meant<Vec<HeaderName>> {
+    let parse = |name: &String| {
+        HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+            Complaint::about(flag, format!("'{name}'"), "not a valid HTTP header name")
+        })
+    };
+    names.iter().map(parse).collect()
+}
+
+fn address((host_flag, host): (&str, &str), (port_flag, port): (&str, i64)) -> Meant<SocketAddr> {
+    let ip: IpAddr = host.parse().map_err(|_| {
+        Complaint::about(host_flag, host, "expected an IP address like 0.0.0.0 or ::")
+    })?;
+    let port = u16::try_from(port).ok().filter(|port| *port > 0);
+    let port =
+        port.ok_or_else(|| Complaint::about(port_flag, "", "expected a port from 1 to 65535"))?;
+    Ok(SocketAddr::new(ip, port))
+}
+
+fn buckets(bounds: &[f64]) -> Meant<Vec<f64>> {
+    let ascending = bounds.windows(2).all(|pair| matches!(pair, [low, high] if low < high));
+    let positive = bounds.iter().all(|bound| bound.is_finite() && *bound > 0.0);
+    if ascending && positive {
+        return Ok(bounds.to_vec());
+    }
+    let typed: Vec<_> = bounds.iter().map(ToString::to_string).collect();
+    let why = "expected seconds above 0, strictly ascending";
+    Err(Complaint::about("--prometheus-duration-buckets", typed.join(" "), why))
+}
+
+fn unsigned(flag: &str, value: i64) -> Meant<u64> {
+    u64::try_from(value).map_err(|_| Complaint::about(flag, value, "expected 0 or more"))
+}
+
+fn positive(flag: &str, value: i64) -> Meant<u64> {
+    let found = u64::try_from(value).ok().filter(|value| *value > 0);
+    found.ok_or_else(|| Complaint::about(flag, value, "expected 1 or more"))
+}
+
+fn count(flag: &str, value: i64) -> Meant<u32> {
+    let value = positive(flag, value)?;
+    u32::try_from(value).map_err(|_| Complaint::about(flag, value, "expected at most 4294967295"))
+}
+
+/// Longest time a flag may name: a hundred years, far below where clocks overflow.
+const MAX_SECS: u64 = 100 * 365 * 24 * 3600;
+
+fn secs(flag: &str, value: i64) -> Meant<Duration> {
+    let value = unsigned(flag, value)?;
+    if value > MAX_SECS {
+        return Err(Complaint::about(flag, value, format!("expected at most {MAX_SECS}")));
+    }
+    Ok(Duration::from_secs(value))
+}
+
+fn positive_secs(flag: &str, value: i64) -> Meant<Duration> {
+    positive(flag, value)?;
+    secs(flag, value)
+}
+
+fn unless_zero(duration: Duration) -> Option<Duration> {
+    (!duration.is_zero()).then_some(duration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags::{Cli, Command};
+    use clap::Parser as _;
+
+    fn meant(typed: &str) -> Result<Settings, Complaint> {
+        let args = ["smg", "launch"].into_iter().chain(typed.split_whitespace());
+        let Command::Launch(flags) = Cli::try_parse_from(args).unwrap().command else {
+            panic!("launch")
+        };
+        settings(&flags)
+    }
+
+    #[test]
+    fn the_example_of_the_readme() {
+        let settings = meant(
+            "--worker-urls http://w1:8000 http://w2:8000 --policy round_robin --routing-key-override",
+        )
+        .unwrap();
+        assert_eq!(settings.listen, "0.0.0.0:30000".parse().unwrap());
+        assert_eq!(settings.workers.len(), 2);
+        let sticky = settings.sticky.unwrap();
+        assert_eq!(sticky.headers, ["x-smg-routing-key"]);
+        assert_eq!(sticky.assignment, Assignment::Delegate);
+        let eviction = sticky.eviction.unwrap();
+        assert_eq!((eviction.max_idle_secs, eviction.interval.as_secs()), (14400, 120));
+    }
+
+    #[test]
+    fn aliases_and_equals_signs_mean_the_same() {
+        let typed = "--policy=random --sticky-sessions --sticky-key-idle-secs=7 --eviction-interval-secs 8 --worker-urls=http://a --worker-urls http://b";
+        let settings = meant(typed).unwrap();
+        assert_eq!(settings.workers.len(), 2);
+        let eviction = settings.sticky.unwrap().eviction.unwrap();
+        assert_eq!((eviction.max_idle_secs, eviction.interval.as_secs()), (7, 8));
+    }
+
+    #[test]
+    fn zero_turns_eviction_off() {
+        for off in ["--max-idle-secs 0", "--eviction-interval 0"] {
+            let settings = meant(&format!("--policy random --sticky-sessions {off}")).unwrap();
+            assert!(settings.sticky.unwrap().eviction.is_none(), "{off}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_the_name_of_its_flag() {
+        for bad in [
+            "--port 0",
+            "--port 65536",
+            "--prometheus-port -1",
+            "--host localhost",
+            "--prometheus-host x",
+            "--prometheus-duration-buckets 1 1",
+            "--prometheus-duration-buckets 2 1",
+            "--prometheus-duration-buckets 0",
+            "--prometheus-duration-buckets nan",
+            "--request-id-headers b@d",
+            "--routing-key-headers x-fine na:me",
+            "--worker-urls w1:8000",
+            "--worker-urls https://w1",
+            "--worker-startup-timeout-secs 0",
+            "--worker-startup-check-interval 0",
+            "--worker-startup-delay -1",
+            "--max-idle-secs -1",
+            "--eviction-interval -5",
+            "--max-payload-size 0",
+            "--request-timeout-secs 0",
+            "--request-timeout-secs 9223372036854775807",
+            "--upstream-pool-idle-timeout-secs -1",
+            "--health-check-interval-secs 0",
+            "--health-check-timeout-secs 0",
+            "--health-failure-threshold 0",
+            "--health-success-threshold 4294967296",
+            "--health-check-endpoint health",
+            "--shutdown-grace-period-secs -1",
+        ] {
+            let Err(Complaint(said)) = meant(&format!("--policy random {bad}")) else {
+                panic!("{bad} was accepted")
+            };
+            assert!(said.starts_with(bad.split_whitespace().next().unwrap()), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_missing_policy_names_those_that_exist() {
+        let Err(Complaint(said)) = meant("--worker-urls http://w1") else { panic!("accepted") };
+        assert!(said.contains("--policy") && said.contains("round_robin, random"), "{said}");
+    }
+}
