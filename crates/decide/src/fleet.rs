@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use load::{Charge, Load};
+
 pub mod health;
+pub mod load;
 
 /// A worker's interned identity. Ids are never reused within a process, so a pin to a worker that
 /// is gone can never be taken for a pin to another one.
@@ -57,6 +60,7 @@ pub struct Worker {
     in_flight: AtomicU32,
     keys_in_flight: AtomicU32,
     processed: AtomicU64,
+    load: Load,
 }
 
 impl Worker {
@@ -71,6 +75,7 @@ impl Worker {
             in_flight: AtomicU32::new(0),
             keys_in_flight: AtomicU32::new(0),
             processed: AtomicU64::new(0),
+            load: Load::default(),
         }
     }
 
@@ -109,15 +114,23 @@ impl Worker {
         self.processed.load(Ordering::Relaxed)
     }
 
-    /// A request was given to it.
-    pub fn begin(&self) {
+    /// What its engine reported, and what was sent there since.
+    #[must_use]
+    pub const fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// A request was given to it; `tokens` is the length of its prompt if that is known.
+    pub fn begin(&self, tokens: Option<u32>) -> Charge {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.processed.fetch_add(1, Ordering::Relaxed);
+        self.load.charge(tokens)
     }
 
     /// That request ended. Pairs with exactly one [`Self::begin`].
-    pub fn end(&self) {
+    pub fn end(&self, charge: Charge) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.load.discharge(charge);
     }
 
     /// A key has its first request in flight there.

@@ -3,10 +3,12 @@
 //! A policy works in two steps. *Propose* chooses and changes nothing; *commit* is told the worker
 //! that was really used, which may be another one when somebody else pinned the key meanwhile.
 
+use std::cmp::Ordering;
+use std::sync::Arc;
+
 use rand::{Rng, RngExt as _};
 
 use crate::fleet::{Worker, WorkerId};
-use std::sync::Arc;
 
 mod random;
 mod round_robin;
@@ -14,12 +16,71 @@ mod round_robin;
 pub use random::Random;
 pub use round_robin::RoundRobin;
 
+mod branch;
+
+pub use branch::Branch;
+
 /// What a policy has to read of a request before it can choose. The body plan asks for this and
 /// never knows a policy by name (001, rule 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// Only its own state and the fleet.
-    Nothing,
+    /// Its own state, the fleet, the headers.
+    Headers,
+    /// The prompt as well, and it can do without in a pinch: no reason to hold a body back.
+    PromptIfThere,
+    /// The prompt, or a tokens hint in its place.
+    Prompt,
+}
+
+/// What a policy may look at of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ask<'a> {
+    /// The routing key, for policies that hash one themselves.
+    pub key: Option<&'a str>,
+    /// The value of `X-SMG-Target-Worker`.
+    pub target: Option<&'a [u8]>,
+    /// What the engine will have to read.
+    pub prompt: Prompt<'a>,
+    /// Milliseconds on the caller's clock.
+    pub now: u64,
+}
+
+/// A prompt as far as it is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Prompt<'a> {
+    /// Not known: the body was not read, or holds none.
+    #[default]
+    Unknown,
+    /// Its text parts in order, to be thought of as joined by one space. Raw JSON text, escapes
+    /// included: policies compare and measure it, nobody reads it.
+    Text(&'a [&'a str]),
+    /// Token ids, whole or from the front.
+    Tokens(&'a [u32]),
+}
+
+/// What a policy says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Proposal {
+    /// The chosen worker's place in the list; `None` when none will do.
+    pub at: Option<usize>,
+    /// How the choice came about.
+    pub branch: Branch,
+    /// The share of the prompt that the chosen worker is believed to hold, from 0 to 1.
+    pub matched: Option<f32>,
+}
+
+impl Proposal {
+    /// A choice that has no story.
+    #[must_use]
+    pub const fn plain(at: Option<usize>) -> Self {
+        Self { at, branch: Branch::Plain, matched: None }
+    }
+
+    /// A choice and how it came about.
+    #[must_use]
+    pub const fn by(branch: Branch, at: Option<usize>) -> Self {
+        Self { at, branch, matched: None }
+    }
 }
 
 /// The workers of one model and leg, less those this request has already failed on.
@@ -63,19 +124,25 @@ impl<'a> Candidates<'a> {
         self.available().nth(wanted).or_else(|| self.available().next()).map(|(at, _)| at)
     }
 
+    /// Any available one.
+    #[must_use]
+    pub fn any(&self, dice: &mut dyn Rng) -> Option<usize> {
+        self.in_turn(dice.random_range(0..=usize::MAX))
+    }
+
     /// One with the least `weight`; equals are drawn by lot.
-    pub fn least<W: Ord>(
+    pub fn least<W: PartialOrd>(
         &self,
-        weight: impl Fn(&Worker) -> W,
+        weight: impl Fn(&'a Worker) -> W,
         dice: &mut dyn Rng,
     ) -> Option<usize> {
         let mut best: Option<(W, usize)> = None;
         let mut equals = 0_u32;
         for (at, worker) in self.available() {
             let weight = weight(worker);
-            match best.as_ref().map(|(least, _)| weight.cmp(least)) {
-                Some(std::cmp::Ordering::Greater) => {}
-                Some(std::cmp::Ordering::Equal) => {
+            match best.as_ref().map(|(least, _)| weight.partial_cmp(least)) {
+                Some(Some(Ordering::Greater) | None) => {}
+                Some(Some(Ordering::Equal)) => {
                     // Reservoir of one: the n-th equal replaces the chosen one with chance 1/n.
                     equals += 1;
                     if dice.random_range(0..equals) == 0 {
@@ -100,11 +167,28 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     /// What it must read of a request.
     fn reads(&self) -> Reads;
 
-    /// A candidate's place in the list, or `None` when none is available.
-    fn propose(&self, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Option<usize>;
+    /// Chooses among the available candidates and changes nothing.
+    fn propose(&self, ask: &Ask<'_>, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Proposal;
 
-    /// The proposal was used.
-    fn commit(&self) {}
+    /// The proposal was used: the request goes to `used`.
+    fn commit(&self, ask: &Ask<'_>, used: &Worker) {
+        let _ = (ask, used);
+    }
+
+    /// The request never reached `used` after all, or that worker failed it before any output.
+    fn undo(&self, ask: &Ask<'_>, used: &Worker) {
+        let _ = (ask, used);
+    }
+
+    /// A worker was removed from the fleet.
+    fn forget(&self, gone: WorkerId) {
+        let _ = gone;
+    }
+
+    /// Called every `--eviction-interval`, with milliseconds on the caller's clock.
+    fn sweep(&self, now: u64) {
+        let _ = now;
+    }
 }
 
 /// `--assignment-mode`: where a new key goes (000, "Assignment Modes").
@@ -125,14 +209,15 @@ impl Assignment {
     pub fn propose(
         self,
         policy: &dyn Policy,
+        ask: &Ask<'_>,
         candidates: &Candidates<'_>,
         dice: &mut dyn Rng,
-    ) -> Option<usize> {
+    ) -> Proposal {
         match self {
-            Self::Random => candidates.in_turn(dice.random_range(0..=usize::MAX)),
-            Self::MinLoad => candidates.least(Worker::in_flight, dice),
-            Self::MinGroup => candidates.least(Worker::keys_in_flight, dice),
-            Self::Delegate => policy.propose(candidates, dice),
+            Self::Random => Proposal::plain(candidates.any(dice)),
+            Self::MinLoad => Proposal::plain(candidates.least(Worker::in_flight, dice)),
+            Self::MinGroup => Proposal::plain(candidates.least(Worker::keys_in_flight, dice)),
+            Self::Delegate => policy.propose(ask, candidates, dice),
         }
     }
 }
@@ -173,22 +258,27 @@ mod tests {
         assert_eq!((candidates.find(WorkerId(1)), candidates.find(WorkerId(2))), (Some(1), None));
         let mut dice = dice();
         for mode in [Assignment::Random, Assignment::MinLoad, Assignment::MinGroup] {
-            assert_eq!(mode.propose(&Random, &candidates, &mut dice), Some(1), "{mode:?}");
+            let proposal = mode.propose(&Random, &Ask::default(), &candidates, &mut dice);
+            assert_eq!(proposal.at, Some(1), "{mode:?}");
         }
         let nobody = Candidates::new(&[], &[]);
-        assert_eq!(Assignment::Random.propose(&Random, &nobody, &mut dice), None);
-        assert_eq!(Assignment::MinLoad.propose(&Random, &nobody, &mut dice), None);
+        for mode in [Assignment::Random, Assignment::MinLoad, Assignment::Delegate] {
+            let proposal = mode.propose(&Random, &Ask::default(), &nobody, &mut dice);
+            assert_eq!(proposal.at, None, "{mode:?}");
+        }
     }
 
     #[test]
     fn min_load_takes_the_fewest_in_flight_and_draws_ties_by_lot() {
         let workers = fleet(3);
-        workers[0].begin();
+        workers[0].begin(None);
         let candidates = Candidates::new(&workers, &[]);
         let mut dice = dice();
         let mut seen = [0; 3];
         for _ in 0..200 {
-            seen[Assignment::MinLoad.propose(&Random, &candidates, &mut dice).unwrap()] += 1;
+            let proposal =
+                Assignment::MinLoad.propose(&Random, &Ask::default(), &candidates, &mut dice);
+            seen[proposal.at.unwrap()] += 1;
         }
         assert!(seen[0] == 0 && seen[1] > 60 && seen[2] > 60, "{seen:?}");
     }
@@ -198,9 +288,11 @@ mod tests {
         let workers = fleet(2);
         workers[0].key_begins();
         for _ in 0..9 {
-            workers[1].begin();
+            workers[1].begin(None);
         }
         let candidates = Candidates::new(&workers, &[]);
-        assert_eq!(Assignment::MinGroup.propose(&Random, &candidates, &mut dice()), Some(1));
+        let proposal =
+            Assignment::MinGroup.propose(&Random, &Ask::default(), &candidates, &mut dice());
+        assert_eq!(proposal.at, Some(1));
     }
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 use rand::Rng;
+use smg_decide::fleet::load::Charge;
 use smg_decide::fleet::{Leg, WorkerId};
 use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
 use smg_decide::keys::{self, Key};
 use smg_decide::pins::table::{Table, Turn};
 use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules};
-use smg_decide::place::{Assignment, Candidates};
+use smg_decide::place::{Ask, Assignment, Candidates};
 use tokio::time::Instant;
 
 use crate::fleet::{Group, Upstream};
@@ -64,8 +65,9 @@ impl Session {
         let candidates = Candidates::new(&group.workers, excluded);
         let dice = &mut rand::rng();
         let Some((sticky, key)) = self.sticky.as_ref().zip(key) else {
-            let at = group.policy.propose(&candidates, dice)?;
-            group.policy.commit();
+            let ask = Ask::default();
+            let at = group.policy.propose(&ask, &candidates, dice).at?;
+            group.policy.commit(&ask, group.workers.get(at)?);
             return Lease::new(group, at, None);
         };
         let scope = Scope { model: Some(&group.model), leg: Leg::Regular };
@@ -104,13 +106,14 @@ impl Session {
         let now = self.now();
         let mut turn = self.table.turn(key, None, now, available);
         if let Turn::Propose(_) = turn {
-            let at = assignment.propose(&*group.policy, candidates, dice)?;
-            let proposal = group.workers.get(at)?.id;
-            turn = self.table.turn(key, Some(proposal), now, available);
+            let ask = Ask::default();
+            let at = assignment.propose(&*group.policy, &ask, candidates, dice).at?;
+            let proposal = group.workers.get(at)?;
+            turn = self.table.turn(key, Some(proposal.id), now, available);
             if assignment == Assignment::Delegate
                 && matches!(turn, Turn::Fly { proposal_used: true, .. })
             {
-                group.policy.commit();
+                group.policy.commit(&ask, proposal);
             }
         }
         let Turn::Fly { worker, outcome, first, .. } = turn else { return None };
@@ -148,6 +151,7 @@ impl Session {
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) upstream: Arc<Upstream>,
+    charge: Charge,
     flight: Option<Flight>,
 }
 
@@ -163,20 +167,20 @@ impl Lease {
     fn new(group: &Group, at: usize, flight: Option<Flight>) -> Option<Self> {
         let upstream = Arc::clone(group.upstreams.get(at)?);
         group.selections.inc();
-        upstream.worker.begin();
+        let charge = upstream.worker.begin(None);
         upstream.meters.requests_active.inc();
         if flight.as_ref().is_some_and(|flight| flight.first) {
             upstream.worker.key_begins();
             upstream.meters.keys_active.inc();
         }
-        Some(Self { upstream, flight })
+        Some(Self { upstream, charge, flight })
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         let worker = &self.upstream.worker;
-        worker.end();
+        worker.end(self.charge);
         self.upstream.meters.requests_active.dec();
         if self.flight.as_ref().is_some_and(|flight| flight.table.leave(flight.key, worker.id)) {
             worker.key_ends();

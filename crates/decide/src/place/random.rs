@@ -1,8 +1,8 @@
 //! `random`: uniform over the available workers.
 
-use rand::{Rng, RngExt as _};
+use rand::Rng;
 
-use super::{Candidates, Policy, Reads};
+use super::{Ask, Candidates, Policy, Proposal, Reads};
 
 /// The policy `random`.
 #[derive(Debug, Default)]
@@ -14,11 +14,11 @@ impl Policy for Random {
     }
 
     fn reads(&self) -> Reads {
-        Reads::Nothing
+        Reads::Headers
     }
 
-    fn propose(&self, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Option<usize> {
-        candidates.in_turn(dice.random_range(0..=usize::MAX))
+    fn propose(&self, _: &Ask<'_>, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Proposal {
+        Proposal::plain(candidates.any(dice))
     }
 }
 
@@ -35,7 +35,7 @@ mod tests {
         let mut seen = [0; 4];
         let mut dice = dice();
         for _ in 0..3000 {
-            seen[Random.propose(&candidates, &mut dice).unwrap()] += 1;
+            seen[Random.propose(&Ask::default(), &candidates, &mut dice).at.unwrap()] += 1;
         }
         assert_eq!(seen[2], 0);
         assert!([0, 1, 3].iter().all(|at| (850..1150).contains(&seen[*at])), "{seen:?}");

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rand::Rng;
 
-use super::{Candidates, Policy, Reads};
+use super::{Ask, Candidates, Policy, Proposal, Reads};
+use crate::fleet::Worker;
 
 /// The policy `round_robin`. The cursor moves only when a proposal is used, so pinned requests do
 /// not disturb the cycle (facts: round_robin).
@@ -19,14 +20,14 @@ impl Policy for RoundRobin {
     }
 
     fn reads(&self) -> Reads {
-        Reads::Nothing
+        Reads::Headers
     }
 
-    fn propose(&self, candidates: &Candidates<'_>, _dice: &mut dyn Rng) -> Option<usize> {
-        candidates.in_turn(self.turn.load(Ordering::Relaxed))
+    fn propose(&self, _: &Ask<'_>, candidates: &Candidates<'_>, _: &mut dyn Rng) -> Proposal {
+        Proposal::plain(candidates.in_turn(self.turn.load(Ordering::Relaxed)))
     }
 
-    fn commit(&self) {
+    fn commit(&self, _: &Ask<'_>, _: &Worker) {
         self.turn.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -36,9 +37,13 @@ mod tests {
     use super::super::testing::{dice, fleet};
     use super::*;
 
+    fn proposed(policy: &RoundRobin, candidates: &Candidates<'_>) -> Option<usize> {
+        policy.propose(&Ask::default(), candidates, &mut dice()).at
+    }
+
     fn next(policy: &RoundRobin, candidates: &Candidates<'_>) -> usize {
-        let at = policy.propose(candidates, &mut dice()).unwrap();
-        policy.commit();
+        let at = proposed(policy, candidates).unwrap();
+        policy.commit(&Ask::default(), &candidates.workers[at]);
         at
     }
 
@@ -49,10 +54,7 @@ mod tests {
         let policy = RoundRobin::default();
         let mut seen = Vec::new();
         for _ in 0..6 {
-            assert_eq!(
-                policy.propose(&candidates, &mut dice()),
-                policy.propose(&candidates, &mut dice())
-            );
+            assert_eq!(proposed(&policy, &candidates), proposed(&policy, &candidates));
             seen.push(next(&policy, &candidates));
         }
         assert_eq!(seen, [0, 1, 2, 0, 1, 2]);
@@ -67,6 +69,6 @@ mod tests {
         let seen: Vec<_> = (0..4).map(|_| next(&policy, &candidates)).collect();
         assert_eq!(seen, [0, 2, 0, 2]);
         workers.iter().for_each(|worker| worker.set_healthy(false));
-        assert_eq!(policy.propose(&candidates, &mut dice()), None);
+        assert_eq!(proposed(&policy, &candidates), None);
     }
 }

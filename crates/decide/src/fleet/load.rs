@@ -1,0 +1,122 @@
+//! What an engine says of its queue, and what has been sent there since it said so.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// An engine's own view of its load, as last polled; summed over its ranks, usage averaged.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Requests running.
+    pub running: u32,
+    /// Requests waiting.
+    pub waiting: u32,
+    /// Tokens of waiting prompts that no cache holds.
+    pub waiting_tokens: u32,
+    /// Tokens generated a second; 0 when not said.
+    pub throughput: f32,
+    /// Share of the KV cache in use, 0 to 1.
+    pub token_usage: f32,
+}
+
+/// The live load of one worker. Fields are read one by one: a choice may mix two reports, which is
+/// no worse than a report that is a poll old.
+#[derive(Debug, Default)]
+pub struct Load {
+    reported: AtomicBool,
+    running: AtomicU32,
+    waiting: AtomicU32,
+    waiting_tokens: AtomicU32,
+    throughput: AtomicU32,
+    token_usage: AtomicU32,
+    /// Counts reports, so that a request sent before the last one is not credited twice.
+    epoch: AtomicU32,
+    sent_requests: AtomicU64,
+    sent_tokens: AtomicU64,
+}
+
+/// What one request in flight adds to its worker's load until the next report.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge {
+    epoch: u32,
+    tokens: Option<u32>,
+}
+
+impl Load {
+    /// The last report, if the last poll brought one.
+    #[must_use]
+    pub fn report(&self) -> Option<Report> {
+        self.reported.load(Ordering::Acquire).then(|| Report {
+            running: self.running.load(Ordering::Relaxed),
+            waiting: self.waiting.load(Ordering::Relaxed),
+            waiting_tokens: self.waiting_tokens.load(Ordering::Relaxed),
+            throughput: f32::from_bits(self.throughput.load(Ordering::Relaxed)),
+            token_usage: f32::from_bits(self.token_usage.load(Ordering::Relaxed)),
+        })
+    }
+
+    /// Takes a poll's result; `None` when it failed. What was sent before is in the report now.
+    pub fn set_report(&self, report: Option<Report>) {
+        if let Some(report) = report {
+            self.running.store(report.running, Ordering::Relaxed);
+            self.waiting.store(report.waiting, Ordering::Relaxed);
+            self.waiting_tokens.store(report.waiting_tokens, Ordering::Relaxed);
+            self.throughput.store(report.throughput.to_bits(), Ordering::Relaxed);
+            self.token_usage.store(report.token_usage.to_bits(), Ordering::Relaxed);
+            self.epoch.fetch_add(1, Ordering::Relaxed);
+            self.sent_requests.store(0, Ordering::Relaxed);
+            self.sent_tokens.store(0, Ordering::Relaxed);
+        }
+        self.reported.store(report.is_some(), Ordering::Release);
+    }
+
+    /// Tokens in flight there that the last report cannot know; a request whose prompt length is
+    /// unknown counts as `mean` tokens.
+    #[must_use]
+    pub fn unreported_tokens(&self, mean: u64) -> u64 {
+        let requests = self.sent_requests.load(Ordering::Relaxed);
+        self.sent_tokens.load(Ordering::Relaxed).saturating_add(requests.saturating_mul(mean))
+    }
+
+    pub(super) fn charge(&self, tokens: Option<u32>) -> Charge {
+        match tokens {
+            Some(tokens) => self.sent_tokens.fetch_add(u64::from(tokens), Ordering::Relaxed),
+            None => self.sent_requests.fetch_add(1, Ordering::Relaxed),
+        };
+        Charge { epoch: self.epoch.load(Ordering::Relaxed), tokens }
+    }
+
+    pub(super) fn discharge(&self, charge: Charge) {
+        if charge.epoch != self.epoch.load(Ordering::Relaxed) {
+            return;
+        }
+        // A report may arrive between the look and the subtraction: never go below zero.
+        let (counter, by) = match charge.tokens {
+            Some(tokens) => (&self.sent_tokens, u64::from(tokens)),
+            None => (&self.sent_requests, 1),
+        };
+        let lower = |sent: u64| Some(sent.saturating_sub(by));
+        let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_flight_counts_until_it_ends_or_is_reported() {
+        let load = Load::default();
+        let (known, unknown) = (load.charge(Some(10)), load.charge(None));
+        assert_eq!((load.unreported_tokens(1000), load.report()), (1010, None));
+        load.discharge(known);
+        assert_eq!(load.unreported_tokens(1000), 1000);
+        let report = Report { waiting: 3, token_usage: 0.5, ..Report::default() };
+        load.set_report(Some(report));
+        assert_eq!((load.unreported_tokens(1000), load.report()), (0, Some(report)));
+        let later = load.charge(None);
+        load.discharge(unknown);
+        assert_eq!(load.unreported_tokens(1000), 1000, "reported already, so not taken off again");
+        load.discharge(later);
+        load.set_report(None);
+        assert_eq!((load.unreported_tokens(1000), load.report()), (0, None));
+    }
+}

@@ -1,0 +1,51 @@
+//! How a policy came to its choice.
+
+/// The story of a choice; its text is the `branch` label of the policy's own counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Branch {
+    /// Nothing to tell: the policy has one way only.
+    Plain,
+    /// `consistent_hashing`: `X-SMG-Target-Worker` named an available worker.
+    TargetWorkerHit,
+    /// `consistent_hashing`: it named none.
+    TargetWorkerMiss,
+    /// `consistent_hashing`: the key was hashed onto the ring.
+    RoutingKeyHit,
+    /// `consistent_hashing`: no key, so any worker.
+    RandomFallback,
+    /// `prefix_hash`: the ring's worker took it.
+    RingHit,
+    /// `prefix_hash`: the ring's worker was overloaded.
+    LoadBalanceWalk,
+    /// `prefix_hash`: neither key nor prompt.
+    NoRoutingKey,
+    /// `cache_aware`: a worker holds enough of the prompt.
+    TreeMatch,
+    /// `cache_aware`: no worker does; the shortest expected wait decides.
+    ExpectedWaitFallback,
+    /// `cache_aware`: the holder is too busy, or gone.
+    Spill,
+    /// No candidate was available.
+    NoHealthyWorkers,
+}
+
+impl Branch {
+    /// The metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::TargetWorkerHit => "target_worker_hit",
+            Self::TargetWorkerMiss => "target_worker_miss",
+            Self::RoutingKeyHit => "routing_key_hit",
+            Self::RandomFallback => "random_fallback",
+            Self::RingHit => "ring_hit",
+            Self::LoadBalanceWalk => "load_balance_walk",
+            Self::NoRoutingKey => "no_routing_key",
+            Self::TreeMatch => "tree_match",
+            Self::ExpectedWaitFallback => "expected_wait_fallback",
+            Self::Spill => "spill",
+            Self::NoHealthyWorkers => "no_healthy_workers",
+        }
+    }
+}
