@@ -1,1 +1,3 @@
-//! The lab.
+//! The lab: what smg is tried and measured with. Not published.
+
+pub mod bench;
