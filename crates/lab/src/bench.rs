@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use worker::{WorkerArgs, worker_main};
@@ -36,6 +37,9 @@ const WORKERS: usize = 2;
 
 /// How long an idle gateway is left alone before its memory is read.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// How long a closed loop runs before its window.
+const WARM_UP: Duration = Duration::from_secs(1);
 
 /// What a measurement may take beyond its window before it counts as stuck.
 const STUCK: Duration = Duration::from_secs(90);
@@ -172,12 +176,15 @@ async fn run_rounds(
 }
 
 /// What one measurement gave.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Reading {
     /// One figure for each of the row's metrics.
     pub(crate) figures: Vec<f64>,
     /// Requests or events a second; 0 where the row has none.
     pub(crate) rate: f64,
+    /// The part of its intended pace that paced work kept. Below 1 the machine was too busy, and events that are
+    /// late arrive together and look cheaper than they are.
+    pub(crate) pace: Option<f64>,
     /// Cores taken by what is not the bench.
     pub(crate) others: f64,
 }
@@ -188,6 +195,7 @@ impl Reading {
         Self {
             figures,
             rate,
+            pace: None,
             others: measured.window.others,
         }
     }
@@ -199,6 +207,9 @@ impl Reading {
             .collect();
         if self.rate > 0.0 {
             text.push(format!("{:.0}/s", self.rate));
+        }
+        if let Some(pace) = self.pace {
+            text.push(format!("{:.0} % of the pace", pace * 100.0));
         }
         if self.others > 0.1 {
             text.push(format!("other processes took {:.2} cores", self.others));
@@ -226,6 +237,7 @@ async fn measure(
     let target = Target {
         address,
         pid: gateway.id(),
+        warm_up: WARM_UP,
         window,
     };
     let reading = run_row(row, target, first_answer).await;
@@ -266,10 +278,10 @@ async fn run_row(row: Row, target: Target, first_answer: Duration) -> Result<Rea
             let measured = load::paced(target).await?;
             let grown = measured.window.resident.saturating_sub(idle) as f64;
             let per_stream = grown / 1024.0 / load::PACED_STREAMS as f64;
-            Ok(Reading::new(
-                vec![measured.micros_per_unit()?, per_stream],
-                measured,
-            ))
+            let mut reading = Reading::new(vec![measured.micros_per_unit()?, per_stream], measured);
+            reading.pace =
+                Some(reading.rate * load::PACED_EVERY.as_secs_f64() / load::PACED_STREAMS as f64);
+            Ok(reading)
         }
         Row::Start => {
             let idle = idle_memory(target).await? as f64 / (1024.0 * 1024.0);
@@ -277,6 +289,7 @@ async fn run_row(row: Row, target: Target, first_answer: Duration) -> Result<Rea
             Ok(Reading {
                 figures: vec![idle, first_answer],
                 rate: 0.0,
+                pace: None,
                 others: 0.0,
             })
         }

@@ -141,17 +141,28 @@ impl Programs {
 /// Has cargo build smg. Always asked, because a stale binary would be measured without anyone noticing.
 fn build(root: &Path) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let own = std::env::current_exe()
+        .map_err(|error| format!("cannot find the lab's own binary: {error}"))?;
+    // Beside the lab's own build, wherever that is: TARGET/PROFILE/lab.
+    let target = own.ancestors().nth(2).unwrap_or(root);
     let status = Command::new(cargo)
         .current_dir(root)
-        .args(["build", "--release", "--package", "smg", "--bin", "smg"])
+        .args([
+            "build",
+            "--release",
+            "--package",
+            "smg",
+            "--bin",
+            "smg",
+            "--target-dir",
+        ])
+        .arg(target)
         .status()
         .map_err(|error| format!("cannot run cargo to build smg: {error}"))?;
     if !status.success() {
         return Err("cargo could not build smg; --gateway PATH measures another binary".to_owned());
     }
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(root.join(target).join("release/smg"))
+    Ok(target.join("release/smg"))
 }
 
 /// A port that was free a moment ago.

@@ -24,14 +24,13 @@ use super::proc::{Moment, Window};
 /// Clients of the closed-loop rows.
 const CLIENTS: usize = 64;
 
-/// How long a closed loop runs before it is measured: pools fill, every key is placed.
-const WARM_UP: Duration = Duration::from_secs(1);
-
 /// The gateway under load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) address: SocketAddr,
     pub(crate) pid: u32,
+    /// How long a closed loop runs before it is measured: pools fill, every key is placed.
+    pub(crate) warm_up: Duration,
     /// How long to measure.
     pub(crate) window: Duration,
 }
@@ -157,3 +156,6 @@ fn keep(body: &mut Vec<u8>, piece: &[u8]) -> io::Result<()> {
     body.extend_from_slice(piece);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,9 @@ use super::Reading;
 use super::contender::{ALL, Contender};
 use super::rows::{Limit, Metric, Row};
 
+/// Paced work below this part of its pace is remarked on.
+const ON_TIME: f64 = 0.95;
+
 /// How a run was made.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Settings {
@@ -18,7 +21,7 @@ pub(crate) struct Settings {
 }
 
 /// All readings of a row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Table {
     row: Row,
     readings: BTreeMap<Contender, Vec<Reading>>,
@@ -49,6 +52,20 @@ impl Table {
                 });
                 Line::new(self.row, metric, figures.collect())
             })
+            .collect()
+    }
+
+    /// The worst pace each contender had, if this row is paced.
+    fn paces(&self) -> Vec<(Contender, f64)> {
+        let worst = |readings: &[Reading]| {
+            readings
+                .iter()
+                .filter_map(|reading| reading.pace)
+                .min_by(f64::total_cmp)
+        };
+        self.readings
+            .iter()
+            .filter_map(|(&contender, readings)| Some((contender, worst(readings)?)))
             .collect()
     }
 
@@ -208,6 +225,7 @@ pub(crate) struct Report {
     /// The most CPU other processes took in any window, in cores.
     others: f64,
     lines: Vec<Line>,
+    readings: Vec<Table>,
     refused: Vec<Refused>,
 }
 
@@ -242,6 +260,7 @@ impl Report {
             machine: Machine::here(),
             others: 0.0,
             lines: Vec::new(),
+            readings: Vec::new(),
             refused: Vec::new(),
         }
     }
@@ -249,6 +268,7 @@ impl Report {
     pub(crate) fn add(&mut self, table: Table) {
         self.others = self.others.max(table.others());
         self.lines.extend(table.lines());
+        self.readings.push(table);
     }
 
     pub(crate) fn refuse(&mut self, row: Row, error: String) {
@@ -296,6 +316,16 @@ impl Report {
             "{cores} cores, {cpu}, Linux {kernel}; other processes took up to {:.2} cores.",
             self.others
         );
+        for (contender, pace) in self.readings.iter().flat_map(Table::paces) {
+            if pace < ON_TIME {
+                let _ = writeln!(
+                    text,
+                    "Paced events through {} came at {:.0} % of their pace: the machine was too busy for a fair figure.",
+                    contender.label(),
+                    pace * 100.0
+                );
+            }
+        }
         for Refused { row, error } in &self.refused {
             let _ = writeln!(text, "No figures for {}: {error}", row.label());
         }
@@ -354,6 +384,7 @@ mod tests {
                     Reading {
                         figures: vec![figure],
                         rate: 1.0,
+                        pace: Some(0.5),
                         others: 0.0,
                     },
                 );
@@ -414,6 +445,11 @@ mod tests {
         report.add(table(Row::RoundRobin, &[(Contender::Ours, &[1.0])]));
         report.refuse(Row::SseBurst, "a client failed".to_owned());
         assert!(!report.complete());
+        assert!(
+            report
+                .render()
+                .contains("through ours came at 50 % of their pace")
+        );
         assert!(
             report.render().contains(
                 "No figures for SSE, 64 streams × 200 events back to back: a client failed"

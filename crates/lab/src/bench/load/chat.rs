@@ -7,9 +7,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::task::JoinSet;
 
-use super::{
-    CLIENTS, Count, Measured, Target, WARM_UP, ask, collect, connect, keep, keep_going, measure,
-};
+use super::{CLIENTS, Count, Measured, Target, ask, collect, connect, keep, keep_going, measure};
 use crate::bench::contender::Routing;
 use crate::bench::http1::{Connection, broken};
 use crate::bench::payload::{chat_answer, chat_request};
@@ -46,7 +44,7 @@ pub(crate) async fn chat(
             Arc::clone(&count),
         ));
     }
-    keep_going(&mut clients, WARM_UP).await?;
+    keep_going(&mut clients, target.warm_up).await?;
     let measured = measure(&mut clients, &count, target).await?;
     count.stop.store(true, Ordering::Relaxed);
     check_shares(&collect(clients).await?, routing, workers)?;

@@ -9,9 +9,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::{
-    CLIENTS, Count, Measured, Target, WARM_UP, ask, collect, connect, keep_going, measure,
-};
+use super::{CLIENTS, Count, Measured, Target, ask, collect, connect, keep_going, measure};
 use crate::bench::http1::{Connection, broken};
 use crate::bench::payload::{Script, chat_request};
 
@@ -67,7 +65,7 @@ pub(crate) async fn burst(target: Target) -> Result<Measured, String> {
             Ok::<(), io::Error>(())
         });
     }
-    keep_going(&mut clients, WARM_UP).await?;
+    keep_going(&mut clients, target.warm_up).await?;
     let measured = measure(&mut clients, &work.count, target).await?;
     work.count.stop.store(true, Ordering::Relaxed);
     collect(clients).await?;
