@@ -105,6 +105,9 @@ impl Group {
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
+        if lines.is_empty() {
+            return "; it wrote nothing".to_owned();
+        }
         let tail = lines
             .get(lines.len().saturating_sub(8)..)
             .unwrap_or_default();
