@@ -25,8 +25,8 @@ pub(crate) const PACED_EVERY: Duration = Duration::from_millis(20);
 /// Paced streams are opened over this time, so that their events are spread as those of real streams are.
 const RAMP: Duration = Duration::from_secs(2);
 
-/// How long all streams must be open before the window.
-const SETTLE: Duration = Duration::from_secs(1);
+/// How long all streams are open before the window, so that no backlog of their opening is worked off within it.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// How long streams live on after the window; a machine that is late still has them open then.
 const MARGIN: Duration = Duration::from_secs(1);
