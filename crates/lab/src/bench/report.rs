@@ -10,8 +10,8 @@ use super::Reading;
 use super::contender::{ALL, Contender};
 use super::rows::{Limit, Metric, Row};
 
-/// Paced work below this part of its pace is remarked on.
-const ON_TIME: f64 = 0.95;
+/// Paced work off its pace by more than this is remarked on: below it is late, above it works off a backlog.
+const OFF_PACE: f64 = 0.05;
 
 /// How a run was made.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -55,13 +55,13 @@ impl Table {
             .collect()
     }
 
-    /// The worst pace each contender had, if this row is paced.
+    /// The pace farthest from 1 that each contender had, if this row is paced.
     fn paces(&self) -> Vec<(Contender, f64)> {
         let worst = |readings: &[Reading]| {
             readings
                 .iter()
                 .filter_map(|reading| reading.pace)
-                .min_by(f64::total_cmp)
+                .max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()))
         };
         self.readings
             .iter()
@@ -317,7 +317,7 @@ impl Report {
             self.others
         );
         for (contender, pace) in self.readings.iter().flat_map(Table::paces) {
-            if pace < ON_TIME {
+            if (pace - 1.0).abs() > OFF_PACE {
                 let _ = writeln!(
                     text,
                     "Paced events through {} came at {:.0} % of their pace: the machine was too busy for a fair figure.",
