@@ -110,6 +110,11 @@ async fn run(args: &Args) -> Result<bool, String> {
         .canonicalize()
         .map_err(|error| format!("cannot find the workspace: {error}"))?;
     let programs = Programs::find(&root, &contenders, args.gateway.as_deref())?;
+    if let Some(parent) = args.json.as_deref().and_then(Path::parent) {
+        // Now, and not when all has been measured.
+        fs::create_dir_all(parent)
+            .map_err(|error| format!("cannot create {}: {error}", parent.display()))?;
+    }
     raise_file_limit();
     if cfg!(debug_assertions) {
         say(
