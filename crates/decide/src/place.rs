@@ -9,10 +9,13 @@ use std::sync::Arc;
 use rand::{Rng, RngExt as _};
 
 use crate::fleet::{Worker, WorkerId};
+use crate::keys::KeyUse;
 
+mod manual;
 mod random;
 mod round_robin;
 
+pub use manual::Manual;
 pub use random::Random;
 pub use round_robin::RoundRobin;
 
@@ -166,6 +169,11 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
 
     /// What it must read of a request.
     fn reads(&self) -> Reads;
+
+    /// What it makes of routing keys by itself.
+    fn keys(&self) -> KeyUse {
+        KeyUse::None
+    }
 
     /// Chooses among the available candidates and changes nothing.
     fn propose(&self, ask: &Ask<'_>, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Proposal;

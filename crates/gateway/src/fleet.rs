@@ -13,7 +13,7 @@ use http::HeaderValue;
 use prometheus::IntCounter;
 use smg_decide::fleet::health::{Health, State};
 use smg_decide::fleet::{Leg, Worker, WorkerId};
-use smg_decide::place::{Policy, Random, RoundRobin};
+use smg_decide::place::{Assignment, Manual, Policy, Random, Reads, RoundRobin};
 use uuid::Uuid;
 
 pub(crate) use self::discover::Card;
@@ -65,7 +65,7 @@ pub(crate) struct Group {
 /// Everything that is registered, at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
-    /// In the order of registration.
+    /// Sorted by id, which is the order of first registration.
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     pub(crate) models: HashMap<Arc<str>, Arc<Group>>,
 }
@@ -75,24 +75,63 @@ pub(crate) struct Fleet {
 pub(crate) struct Roster {
     current: ArcSwap<Fleet>,
     policy: PolicyName,
+    assignment: Assignment,
+    /// What a model's policy is made after; places nothing itself.
+    default: Arc<dyn Policy>,
     changing: Mutex<Changing>,
 }
 
 #[derive(Debug, Default)]
 struct Changing {
-    ids: u32,
+    /// Every address ever seen, so that a worker that comes back finds its pins.
+    ids: HashMap<Box<str>, WorkerId>,
     /// Configured workers that have not registered yet.
     pending: usize,
 }
 
+impl Changing {
+    fn intern(&mut self, url: &str) -> WorkerId {
+        if let Some(id) = self.ids.get(url) {
+            return *id;
+        }
+        let id = WorkerId(u32::try_from(self.ids.len()).unwrap_or(u32::MAX));
+        self.ids.insert(url.into(), id);
+        id
+    }
+}
+
 impl Roster {
-    pub(crate) fn new(policy: PolicyName) -> Self {
-        Self { current: ArcSwap::default(), policy, changing: Mutex::default() }
+    /// An empty fleet. `assignment` is how `manual` places.
+    pub(crate) fn new(policy: PolicyName, assignment: Assignment) -> Self {
+        Self {
+            current: ArcSwap::default(),
+            policy,
+            assignment,
+            default: make_policy(policy, assignment),
+            changing: Mutex::default(),
+        }
     }
 
     /// The fleet as it is now.
     pub(crate) fn load(&self) -> Arc<Fleet> {
         self.current.load_full()
+    }
+
+    /// Whether the default or any model's policy reads the prompt (001, rule 2).
+    pub(crate) fn reads_prompt(&self) -> bool {
+        let reads = |policy: &dyn Policy| policy.reads() == Reads::Prompt;
+        let fleet = self.current.load();
+        reads(&*self.default) || fleet.models.values().any(|group| reads(&*group.policy))
+    }
+
+    /// The id of an address.
+    pub(crate) fn intern(&self, url: &str) -> WorkerId {
+        self.lock().intern(url)
+    }
+
+    /// Every address that has an id.
+    pub(crate) fn known(&self) -> Vec<(WorkerId, Box<str>)> {
+        self.lock().ids.iter().map(|(url, id)| (*id, url.clone())).collect()
     }
 
     /// Configured workers that have not registered yet.
@@ -112,8 +151,8 @@ impl Roster {
     /// Registers a worker that has proven ready.
     fn add(&self, pool: Arc<Pool>, card: Card, meters: &Meters) -> Arc<Upstream> {
         let mut changing = self.lock();
-        changing.ids += 1;
-        let worker = Worker::new(WorkerId(changing.ids), pool.origin().url(), Leg::Regular);
+        let id = changing.intern(pool.origin().url());
+        let worker = Worker::new(id, pool.origin().url(), Leg::Regular);
         worker.set_healthy(true);
         let worker = Arc::new(worker);
         let upstream = Arc::new(Upstream {
@@ -130,7 +169,9 @@ impl Roster {
         upstream.meters.checked(true, true);
         changing.pending = changing.pending.saturating_sub(1);
         let old = self.load();
-        let upstreams = old.upstreams.iter().chain([&upstream]).map(Arc::clone).collect();
+        let mut upstreams: Vec<_> =
+            old.upstreams.iter().chain([&upstream]).map(Arc::clone).collect();
+        upstreams.sort_by_key(|upstream| upstream.worker.id);
         self.current.store(Arc::new(self.build(&old, upstreams, meters)));
         upstream
     }
@@ -160,7 +201,7 @@ impl Roster {
         meters.workers.set_pool_size(Leg::Regular, model, upstreams.len());
         let policy = match old {
             Some(old) => Arc::clone(&old.policy),
-            None => make_policy(self.policy),
+            None => make_policy(self.policy, self.assignment),
         };
         Group {
             model: Arc::clone(model),
@@ -177,9 +218,10 @@ impl Roster {
     }
 }
 
-fn make_policy(name: PolicyName) -> Arc<dyn Policy> {
+fn make_policy(name: PolicyName, assignment: Assignment) -> Arc<dyn Policy> {
     match name {
         PolicyName::RoundRobin => Arc::new(RoundRobin::default()),
         PolicyName::Random => Arc::new(Random),
+        PolicyName::Manual => Arc::new(Manual::new(assignment)),
     }
 }

@@ -1,6 +1,7 @@
 //! Settings as meant: what the flags come to, checked, with units. Defaults live with the flags.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -26,8 +27,8 @@ pub struct Settings {
     pub health: Option<HealthChecks>,
     /// Which worker takes a request that no pin decides.
     pub policy: PolicyName,
-    /// `--routing-key-override`; `None` when off.
-    pub sticky: Option<Sticky>,
+    /// Keys and pins.
+    pub sticky: Sticky,
     /// Request and answer sizes.
     pub bodies: Bodies,
     /// Connections to workers.
@@ -47,17 +48,25 @@ pub enum PolicyName {
     RoundRobin,
     /// By lot.
     Random,
+    /// Pinned keys, and `--assignment-mode` for the rest.
+    Manual,
 }
 
-/// Stickiness under the override.
+/// Keys and pins, for the override and for `manual`.
 #[derive(Clone, Debug)]
 pub struct Sticky {
+    /// `--routing-key-override`.
+    pub key_override: bool,
     /// `--routing-key-headers`, in order.
     pub headers: Vec<HeaderName>,
-    /// `--assignment-mode`.
-    pub assignment: Assignment,
+    /// `--assignment-mode`; `None` when not typed.
+    pub assignment: Option<Assignment>,
     /// `--max-idle-secs` and `--eviction-interval`; `None` when either is 0.
     pub eviction: Option<Eviction>,
+    /// `--max-sticky-keys`: pins kept; `None` for no bound.
+    pub max_keys: Option<usize>,
+    /// `--sticky-snapshot`: where pins outlive a restart.
+    pub snapshot: Option<PathBuf>,
 }
 
 /// When idle pins go.
