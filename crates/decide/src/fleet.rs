@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use load::{Charge, Load};
 
+pub mod breaker;
 pub mod health;
 pub mod load;
 
