@@ -166,8 +166,8 @@ pub(crate) fn json(body: impl Into<bytes::Bytes>) -> Reply {
 
 /// The client's own request id, else a new one in the style of the route.
 fn request_id(gw: &Gateway, row: &Row, headers: &HeaderMap) -> HeaderValue {
-    let named = gw.limits.request_id_headers.iter().find_map(|name| headers.get(name));
-    if let Some(id) = named.filter(|id| !id.is_empty()) {
+    let mut named = gw.limits.request_id_headers.iter().filter_map(|name| headers.get(name));
+    if let Some(id) = named.find(|id| !id.is_empty()) {
         return id.clone();
     }
     let prefix = row.inference.as_ref().map_or("req-", |inference| inference.id_prefix);
