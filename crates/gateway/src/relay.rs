@@ -24,12 +24,19 @@ use crate::upstream::Exchange;
 #[derive(Debug)]
 pub(crate) struct Ticket {
     lease: Lease,
+    /// The answer's status; 200 while there is none.
+    status: u16,
     settled: bool,
 }
 
 impl Ticket {
     pub(crate) const fn new(lease: Lease) -> Self {
-        Self { lease, settled: false }
+        Self { lease, status: 200, settled: false }
+    }
+
+    /// For an answer that has this status.
+    pub(crate) const fn answered(lease: Lease, status: u16) -> Self {
+        Self { lease, status, settled: false }
     }
 
     /// The exchange ended this way.
@@ -42,11 +49,11 @@ impl Ticket {
             return;
         }
         let upstream = &self.lease.upstream;
-        match end {
-            End::UpstreamBroke => upstream.meters.attempt_failed(500),
-            End::Timeout => upstream.meters.attempt_failed(504),
-            End::Clean | End::ClientGone | End::Refused => {}
-        }
+        upstream.meters.attempt_failed(match end {
+            End::UpstreamBroke => 500,
+            End::Timeout => 504,
+            End::Clean | End::ClientGone | End::Refused => self.status,
+        });
         tracing::debug!(worker = &*upstream.worker.url, end = end.as_str(), "settled");
     }
 }

@@ -192,13 +192,12 @@ async fn relay(
             && !head.headers.contains_key(header::CONTENT_TYPE));
     let status = head.status.as_u16();
     let body = if streams {
-        let ticket = Ticket::new(lease);
+        let ticket = Ticket::answered(lease, status);
         ReplyBody::stream(Relay::new(exchange, ticket, held.inference.dialect))
     } else {
         match exchange.collect(held.gw.limits.bodies.max_payload).await {
             Ok(bytes) => {
-                lease.upstream.meters.attempt_failed(status);
-                Ticket::new(lease).settle(End::Clean);
+                Ticket::answered(lease, status).settle(End::Clean);
                 ReplyBody::whole(bytes)
             }
             Err(fault) => {
