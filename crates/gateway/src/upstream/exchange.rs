@@ -99,6 +99,8 @@ async fn attempt(
     })
     .await;
     match answered {
+        // Nobody asked for another protocol (101), and hyper passes over all other 1xx.
+        Ok(response) if response.status().is_informational() => Err(failed(Fault::Send, true)),
         Ok(response) => {
             let (parts, body) = response.into_parts();
             Ok((parts, body, link))
