@@ -4,6 +4,8 @@
 
 pub mod error;
 pub mod header;
+pub mod hint;
 pub mod json;
+pub mod prompt;
 pub mod route;
 pub mod sse;
