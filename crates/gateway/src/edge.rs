@@ -146,7 +146,7 @@ fn too_large(limit: usize) -> Reply {
 }
 
 /// Ends the connection after this answer, for a body that nobody will read.
-fn closing(mut reply: Reply) -> Reply {
+pub(crate) fn closing(mut reply: Reply) -> Reply {
     reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     reply
 }

@@ -19,7 +19,7 @@ use smg_wire::json::{Bad, Fields};
 use smg_wire::route::{Inference, Route};
 
 use crate::body;
-use crate::edge::{Reply, refuse};
+use crate::edge::{Reply, closing, refuse};
 use crate::fleet::{Fleet, Group};
 use crate::gateway::Gateway;
 use crate::relay::{Relay, ReplyBody, Ticket};
@@ -50,7 +50,9 @@ pub(crate) async fn serve(
         Ok(reply) => reply,
         Err(refusal) => {
             tracing::debug!(code = refusal.code, why = &*refusal.message, "refused");
-            refuse(&refusal, inference.dialect)
+            let reply = refuse(&refusal, inference.dialect);
+            // Nobody reads the rest of an upload that is too large.
+            if refusal.status == StatusCode::PAYLOAD_TOO_LARGE { closing(reply) } else { reply }
         }
     };
     meters.head(route, reply.status().as_u16(), arrived.elapsed());

@@ -153,3 +153,17 @@ async fn each_worker_has_a_pool_of_its_own() {
         assert!(used.len() == 5 && used.iter().all(|on| *on == used[0]), "{used:?}");
     }
 }
+
+/// The sweep of idle connections comes every second; who asks before it must not get an old one.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_is_too_old_is_not_used_though_nobody_has_closed_it_yet() {
+    let w = Worker::new("w1");
+    let eight = Some(Duration::from_secs(8));
+    let rig = Rig::start(&[&w], |settings| settings.connections.idle_timeout = eight).await;
+    later(0.5).await;
+    rig.chat(CHAT).await;
+    later(8.2).await;
+    assert_eq!(w.now(|story| story.open), 1);
+    rig.chat(CHAT).await;
+    assert_ne!(used(&w)[0], used(&w)[1]);
+}

@@ -145,8 +145,10 @@ async fn a_body_that_grows_beyond_the_limit_is_refused_in_json() {
         "POST /v1/chat/completions HTTP/1.1\r\nhost: gw\r\ntransfer-encoding: chunked\r\n\r\n";
     let mut client = rig.client();
     client.send(head).await.send(chunked("x".repeat(60))).await.send(chunked("x".repeat(60))).await;
-    client.reply().await.is_refusal(413, "request_body_too_large");
-    // Nothing waits for the rest of the upload.
+    let reply = client.reply().await;
+    reply.is_refusal(413, "request_body_too_large");
+    // Nothing waits for the rest of the upload, and the client is told so.
+    assert_eq!(reply.header("connection").as_deref(), Some("close"));
     client.sees_the_end().await;
     // At the limit it is served, and its chunks are joined.
     let mut client = rig.client();
