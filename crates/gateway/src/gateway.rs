@@ -115,6 +115,12 @@ impl Gateway {
         crate::admin::listen_metrics(self, listener).await;
     }
 
+    /// What `GET /metrics` answers; empty if a metric cannot be written.
+    #[must_use]
+    pub fn metrics_text(&self) -> String {
+        self.meters.render().ok().and_then(|text| String::from_utf8(text).ok()).unwrap_or_default()
+    }
+
     /// Workers ready for requests, of those registered.
     #[must_use]
     pub fn workers(&self) -> (usize, usize) {

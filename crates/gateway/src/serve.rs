@@ -21,7 +21,7 @@ use smg_wire::prompt::{self, Prompt};
 use smg_wire::route::{Inference, Route};
 
 use crate::body;
-use crate::edge::{Reply, refuse};
+use crate::edge::{Reply, closing, refuse};
 use crate::fleet::{Fleet, Group};
 use crate::gateway::Gateway;
 use crate::relay::{Relay, ReplyBody, Ticket};
@@ -52,7 +52,9 @@ pub(crate) async fn serve(
         Ok(reply) => reply,
         Err(refusal) => {
             tracing::debug!(code = refusal.code, why = &*refusal.message, "refused");
-            refuse(&refusal, inference.dialect)
+            let reply = refuse(&refusal, inference.dialect);
+            // Nobody reads the rest of an upload that is too large.
+            if refusal.status == StatusCode::PAYLOAD_TOO_LARGE { closing(reply) } else { reply }
         }
     };
     meters.head(route, reply.status().as_u16(), arrived.elapsed());
@@ -233,13 +235,12 @@ async fn relay(
             && !head.headers.contains_key(header::CONTENT_TYPE));
     let status = head.status.as_u16();
     let body = if streams {
-        let ticket = Ticket::new(lease);
+        let ticket = Ticket::answered(lease, status);
         ReplyBody::stream(Relay::new(exchange, ticket, held.inference.dialect))
     } else {
         match exchange.collect(held.gw.limits.bodies.max_payload).await {
             Ok(bytes) => {
-                lease.upstream.meters.attempt_failed(status);
-                Ticket::new(lease).settle(End::Clean);
+                Ticket::answered(lease, status).settle(End::Clean);
                 ReplyBody::whole(bytes)
             }
             Err(fault) => {
