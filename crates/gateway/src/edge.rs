@@ -1,5 +1,7 @@
 //! The client's side: accepting connections, admitting requests, answering.
 
+mod patience;
+
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use smg_wire::route::{Dialect, Route, Row};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
+use self::patience::Patient;
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
 use crate::{admin, serve, tasks};
@@ -28,6 +31,9 @@ pub(crate) type Reply = Response<ReplyBody>;
 
 /// Pause after a failed accept: out of file descriptors, mostly, which only time can mend.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Most bytes read ahead of, or written behind, one connection: a slow client holds no more here.
+pub(crate) const MAX_HELD_BYTES: usize = 64 * 1024;
 
 pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
     loop {
@@ -53,6 +59,7 @@ pub(crate) async fn converse(
     // Who comes while the gateway leaves gets one answer, and does not hold it up.
     let late = gw.drain.draining();
     let drain = (!late).then(|| gw.drain.watch());
+    let socket = Patient::new(socket, gw.limits.request_timeout);
     let service = service_fn(move |request| {
         let gw = Arc::clone(&gw);
         async move { Ok::<_, Infallible>(answer(&gw, request).await) }
@@ -61,6 +68,7 @@ pub(crate) async fn converse(
         http1::Builder::new()
             .half_close(false)
             .header_read_timeout(None)
+            .max_buf_size(MAX_HELD_BYTES)
             .keep_alive(!late)
             .serve_connection(TokioIo::new(socket), service)
     );

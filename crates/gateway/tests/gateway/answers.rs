@@ -189,7 +189,7 @@ async fn a_request_id_is_kept_or_made() {
 #[tokio::test(start_paused = true)]
 async fn header_values_may_hold_any_bytes() {
     let w = Worker::new("w1");
-    let rig = Rig::start(&[&w], |settings| settings.sticky = Some(sticky())).await;
+    let rig = Rig::start(&[&w], |settings| settings.sticky = sticky()).await;
     for byte in (1..=255_u8).filter(|byte| !matches!(byte, b'\r' | b'\n')) {
         let mut client = rig.client();
         let request = post(

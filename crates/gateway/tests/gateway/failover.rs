@@ -10,7 +10,8 @@ use super::rig::*;
 async fn fleet(assignment: Assignment) -> (Rig, [Worker; 2]) {
     let workers = [Worker::new("w1"), Worker::new("w2")];
     let rig = Rig::start(&[&workers[0], &workers[1]], |settings| {
-        settings.sticky = Some(smg_gateway::settings::Sticky { assignment, ..sticky() });
+        settings.sticky =
+            smg_gateway::settings::Sticky { assignment: Some(assignment), ..sticky() };
     })
     .await;
     (rig, workers)
@@ -117,7 +118,7 @@ async fn with_no_healthy_worker_requests_are_refused_and_pins_survive() {
 async fn a_new_worker_moves_no_conversation() {
     let workers = [Worker::new("w1"), Worker::new("w2")];
     workers[1].door(Door::Refusing);
-    let rig = Rig::unready(&[&workers[0], &workers[1]], |s| s.sticky = Some(sticky()));
+    let rig = Rig::unready(&[&workers[0], &workers[1]], |s| s.sticky = sticky());
     rig.until("one is there", |gw| gw.workers() == (1, 1)).await;
     for n in 0..10 {
         assert_eq!(turn(&rig, &n.to_string()).await, "w1");

@@ -112,7 +112,8 @@ async fn what_is_no_http_is_refused() {
         ("\x16\x03\x01\x02\0\x01\0\x01\u{fc}\x03\x03", "400"),
         (&format!("{LINE}{many}\r\n"), "431"),
         (&long, "431"),
-        (&far, "414"),
+        // Longer than what is read ahead, so that hyper never sees it as a target.
+        (&far, "431"),
     ] {
         let mut client = rig.client();
         client.try_send(sent).await;

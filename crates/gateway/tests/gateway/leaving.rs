@@ -9,7 +9,7 @@ use super::rig::*;
 const HEAD: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: gw\r\n";
 
 async fn start(w: &Worker) -> Rig {
-    Rig::start(&[w], |settings| settings.sticky = Some(sticky())).await
+    Rig::start(&[w], |settings| settings.sticky = sticky()).await
 }
 
 fn keyed(body: &str) -> Vec<u8> {

@@ -5,7 +5,7 @@ use super::rig::*;
 #[tokio::test(start_paused = true)]
 async fn label_sets_are_there_before_anything_happens() {
     let w = Worker::new("w1");
-    let rig = Rig::start(&[&w], |settings| settings.sticky = Some(sticky())).await;
+    let rig = Rig::start(&[&w], |settings| settings.sticky = sticky()).await;
     let branches = [
         "occupied_hit",
         "occupied_miss",
@@ -58,7 +58,7 @@ async fn a_body_plan_is_counted_once_for_every_request_with_its_reason() {
     let reason = |rig: &Rig, reason| {
         rig.count("smg_router_request_body_path_total", &[("path", "buffered"), ("reason", reason)])
     };
-    let rig = Rig::start(&[&w], |settings| settings.sticky = Some(sticky())).await;
+    let rig = Rig::start(&[&w], |settings| settings.sticky = sticky()).await;
     for body in [CHAT, CHAT_STREAM, "{", r#"{"model":"x","messages":[]}"#] {
         rig.chat(body).await;
     }
@@ -136,7 +136,7 @@ async fn requests_are_counted_by_model_and_whether_they_stream() {
 #[tokio::test(start_paused = true)]
 async fn nothing_that_was_sent_becomes_a_label() {
     let w = Worker::new("w1");
-    let rig = Rig::start(&[&w], |settings| settings.sticky = Some(sticky())).await;
+    let rig = Rig::start(&[&w], |settings| settings.sticky = sticky()).await;
     let lines = |rig: &Rig| rig.gw.metrics_text().lines().count();
     rig.chat(r#"{"messages":[],"model":"evil-0"}"#).await;
     w.next(script().say(answer("500 Oh", &["x-smg-error-code: evil-0"], "")));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smg_gateway::Gateway;
-use smg_gateway::settings::{Assignment, Eviction};
+use smg_gateway::settings::Eviction;
 use smg_gateway::settings::{
     Bodies, Connections, HealthChecks, PolicyName, Settings, Startup, Sticky, Thresholds,
 };
@@ -25,6 +25,8 @@ pub(crate) use worker::{Door, Worker};
 /// The longest any wait of a test may last on the paused clock.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 /// The model that workers serve unless told otherwise.
+/// The rig's `--request-timeout-secs`.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(1800);
 pub(crate) const MODEL: &str = "m";
 /// A whole chat request body.
 pub(crate) const CHAT: &str = r#"{"model":"m","messages":[]}"#;
@@ -147,7 +149,10 @@ pub(crate) async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
 pub(crate) fn sticky() -> Sticky {
     Sticky {
         headers: vec![http::HeaderName::from_static("x-smg-routing-key")],
-        assignment: Assignment::Delegate,
+        assignment: None,
+        key_override: true,
+        max_keys: None,
+        snapshot: None,
         eviction: Some(Eviction { max_idle_secs: 14_400, interval: Duration::from_secs(120) }),
     }
 }
@@ -171,14 +176,14 @@ fn settings(workers: &[&Worker]) -> Settings {
             endpoint: "/health".to_owned(),
         }),
         policy: PolicyName::RoundRobin,
-        sticky: None,
+        sticky: Sticky { key_override: false, ..sticky() },
         bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },
         connections: Connections {
             idle_timeout: Some(Duration::from_secs(3)),
             max_idle: 500,
             connect_timeout: Duration::from_secs(10),
         },
-        request_timeout: Duration::from_secs(1800),
+        request_timeout: TIMEOUT,
         request_id_headers: ["x-request-id", "x-correlation-id"]
             .map(http::HeaderName::from_static)
             .to_vec(),

@@ -2,8 +2,8 @@
 
 use super::rig::*;
 
-/// What may lie in the gateway for one stream: both of hyper's buffers (about 400 KiB each).
-const AT_MOST: usize = 1 << 20;
+/// What may lie in the gateway for one stream: the buffers of both connections and a chunk.
+const AT_MOST: usize = 192 << 10;
 
 fn flood(events: usize) -> Script {
     let mut flood = script().say(events_head());
@@ -49,4 +49,17 @@ async fn a_slow_upload_is_taken_at_its_own_pace() {
     }
     assert_eq!(client.reply().await.status, 200);
     assert_eq!(w.last().body, CHAT.as_bytes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stops_reading_holds_its_worker_no_longer_than_a_request_may_take() {
+    let w = Worker::new("w1").narrow(4096);
+    let rig = Rig::start(&[&w], |_| {}).await;
+    w.next(flood(1000));
+    let mut client = rig.narrow_client(4096);
+    client.send(post("/v1/chat/completions", &[], CHAT_STREAM)).await;
+    settle().await;
+    tokio::time::advance(TIMEOUT + std::time::Duration::from_secs(1)).await;
+    settle().await;
+    rig.is_at_rest().await;
 }

@@ -14,7 +14,7 @@ async fn fleet(
     let workers: Vec<_> = names.iter().map(|name| Worker::new(name)).collect();
     let all: Vec<_> = workers.iter().collect();
     let rig = Rig::start(&all, |settings| {
-        settings.sticky = Some(sticky());
+        settings.sticky = sticky();
         change(settings);
     })
     .await;
@@ -106,7 +106,7 @@ async fn without_the_override_nothing_sticks() {
 #[tokio::test(start_paused = true)]
 async fn pins_are_kept_for_each_model_apart() {
     let workers: Vec<_> = ["w1", "w2"].map(|name| Worker::serving(name, &["m", "n"])).into();
-    let rig = Rig::start(&[&workers[0], &workers[1]], |s| s.sticky = Some(sticky())).await;
+    let rig = Rig::start(&[&workers[0], &workers[1]], |s| s.sticky = sticky()).await;
     let ask = |model| format!(r#"{{"messages":[],"rid":"k","model":"{model}"}}"#);
     // Another key first, so that the two models' cycles differ.
     turn(&rig, "other").await;
@@ -193,8 +193,7 @@ async fn pinned_requests_do_not_disturb_the_cycle() {
 async fn an_idle_pin_is_evicted_and_one_in_use_is_not() {
     let eviction = Eviction { max_idle_secs: 600, interval: Duration::from_secs(60) };
     let (rig, workers) = fleet(&["w1", "w2"], |settings| {
-        settings.sticky =
-            Some(smg_gateway::settings::Sticky { eviction: Some(eviction), ..sticky() });
+        settings.sticky = smg_gateway::settings::Sticky { eviction: Some(eviction), ..sticky() };
     })
     .await;
     let entries = || rig.count("smg_manual_policy_cache_entries", &[]);
@@ -226,7 +225,8 @@ async fn every_assignment_mode_sticks() {
         [Assignment::Random, Assignment::MinLoad, Assignment::MinGroup, Assignment::Delegate]
     {
         let (rig, workers) = fleet(&["w1", "w2", "w3"], |settings| {
-            settings.sticky = Some(smg_gateway::settings::Sticky { assignment, ..sticky() });
+            settings.sticky =
+                smg_gateway::settings::Sticky { assignment: Some(assignment), ..sticky() };
         })
         .await;
         for n in 0..30 {
@@ -244,7 +244,8 @@ async fn every_assignment_mode_sticks() {
 async fn min_load_and_min_group_look_at_what_is_in_flight() {
     for assignment in [Assignment::MinLoad, Assignment::MinGroup] {
         let (rig, workers) = fleet(&["w1", "w2", "w3"], |settings| {
-            settings.sticky = Some(smg_gateway::settings::Sticky { assignment, ..sticky() });
+            settings.sticky =
+                smg_gateway::settings::Sticky { assignment: Some(assignment), ..sticky() };
         })
         .await;
         workers.iter().for_each(|w| {
@@ -292,7 +293,7 @@ async fn turns_that_come_together_land_together() {
 async fn the_first_configured_header_with_a_valid_value_decides() {
     let (rig, _workers) = fleet(&["w1", "w2", "w3"], |settings| {
         let headers = ["x-first", "x-second"].map(http::HeaderName::from_static).to_vec();
-        settings.sticky = Some(smg_gateway::settings::Sticky { headers, ..sticky() });
+        settings.sticky = smg_gateway::settings::Sticky { headers, ..sticky() };
     })
     .await;
     let home = rig.chat_with(&[("x-second", "k")], CHAT).await.worker();
