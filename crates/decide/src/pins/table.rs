@@ -97,7 +97,10 @@ impl Table {
         let mut shard = self.shard(key);
         let flights = shard.flying.get(&key);
         let flying = |worker| count(flights, worker);
-        let pin = shard.pins.get(key).map(|record| record.pin);
+        let record = shard.pins.get(key);
+        // Another request of the key may have been here with a later second meanwhile.
+        let used = record.map_or(now, |record| record.used.max(now));
+        let pin = record.map(|record| record.pin);
         let step = step(pin, self.rules, available, flying);
         let (worker, pin) = match (step, proposal) {
             (Step::Use(worker), _) => (worker, pin),
@@ -108,7 +111,7 @@ impl Table {
             }
         };
         if let Some(pin) = pin {
-            self.set(&mut shard, Record { key, pin, used: now });
+            self.set(&mut shard, Record { key, pin, used });
         }
         let proposal_used = !matches!(step, Step::Use(_));
         let first = shard.enter(key, worker);
@@ -347,6 +350,17 @@ mod tests {
         table.leave(key("busy"), A, 0);
         assert_eq!(table.sweep(150, 100), 2);
         assert!(table.is_empty());
+    }
+
+    #[test]
+    fn the_last_use_never_goes_back() {
+        let table = Table::new(RULES, None);
+        for second in [50, 49] {
+            assert!(matches!(table.turn(key("k"), Some(A), second, |_| true), Turn::Fly { .. }));
+        }
+        table.leave(key("k"), A, 0);
+        table.leave(key("k"), A, 0);
+        assert_eq!((table.sweep(149, 100), table.sweep(150, 100)), (0, 1));
     }
 
     #[test]
