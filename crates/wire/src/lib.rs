@@ -5,5 +5,6 @@
 pub mod error;
 pub mod header;
 pub mod json;
+pub mod loads;
 pub mod route;
 pub mod sse;
