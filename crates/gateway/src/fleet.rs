@@ -3,6 +3,7 @@
 
 mod discover;
 mod health;
+mod loads;
 mod register;
 
 use std::collections::HashMap;
@@ -13,14 +14,17 @@ use http::HeaderValue;
 use prometheus::IntCounter;
 use smg_decide::fleet::health::{Health, State};
 use smg_decide::fleet::{Leg, Worker, WorkerId};
-use smg_decide::place::{Policy, Random, RoundRobin};
+use smg_decide::place::{
+    Bucket, ConsistentHashing, LeastLoad, Passthrough, Policy, PowerOfTwo, PrefixHash, Random,
+    RoundRobin,
+};
 use uuid::Uuid;
 
 pub(crate) use self::discover::Card;
 pub(crate) use self::register::tend;
 
-use crate::settings::PolicyName;
-use crate::telemetry::{Meters, ModelMeters, WorkerMeters};
+use crate::settings::{Placement, PolicyName};
+use crate::telemetry::{BranchMeters, Meters, ModelMeters, WorkerMeters};
 use crate::upstream::Pool;
 
 /// A worker and the way to it.
@@ -55,6 +59,8 @@ impl Upstream {
 pub(crate) struct Group {
     pub(crate) model: Arc<str>,
     pub(crate) policy: Arc<dyn Policy>,
+    /// Counts how the policy comes to its choices.
+    pub(crate) branches: Arc<BranchMeters>,
     /// Sorted by id; `upstreams` has the same order.
     pub(crate) workers: Vec<Arc<Worker>>,
     pub(crate) upstreams: Vec<Arc<Upstream>>,
@@ -74,7 +80,7 @@ pub(crate) struct Fleet {
 #[derive(Debug)]
 pub(crate) struct Roster {
     current: ArcSwap<Fleet>,
-    policy: PolicyName,
+    placement: Placement,
     changing: Mutex<Changing>,
 }
 
@@ -86,8 +92,8 @@ struct Changing {
 }
 
 impl Roster {
-    pub(crate) fn new(policy: PolicyName) -> Self {
-        Self { current: ArcSwap::default(), policy, changing: Mutex::default() }
+    pub(crate) fn new(placement: Placement) -> Self {
+        Self { current: ArcSwap::default(), placement, changing: Mutex::default() }
     }
 
     /// The fleet as it is now.
@@ -158,16 +164,22 @@ impl Roster {
         meters: &Meters,
     ) -> Group {
         meters.workers.set_pool_size(Leg::Regular, model, upstreams.len());
+        let name = policy_of(&upstreams).unwrap_or(self.placement.policy);
         let policy = match old {
-            Some(old) => Arc::clone(&old.policy),
-            None => make_policy(self.policy),
+            Some(old) if old.policy.name() == name.as_str() => Arc::clone(&old.policy),
+            _ => make_policy(name, &self.placement),
         };
+        let first_of_two = old.is_none_or(|old| old.workers.len() < 2) && upstreams.len() > 1;
+        if name == PolicyName::Passthrough && first_of_two {
+            tracing::warn!(model = &**model, "passthrough uses the first of several workers only");
+        }
         Group {
             model: Arc::clone(model),
             workers: upstreams.iter().map(|upstream| Arc::clone(&upstream.worker)).collect(),
             upstreams,
             meters: old.map_or_else(|| meters.router.model(model), |old| Arc::clone(&old.meters)),
             selections: meters.workers.selections(Leg::Regular, model, policy.name()),
+            branches: meters.policies.of(policy.name()),
             policy,
         }
     }
@@ -177,9 +189,83 @@ impl Roster {
     }
 }
 
-fn make_policy(name: PolicyName) -> Arc<dyn Policy> {
+/// The policy that the workers of a model ask for: the first valid label `policy` decides.
+fn policy_of(upstreams: &[Arc<Upstream>]) -> Option<PolicyName> {
+    upstreams.iter().find_map(|upstream| PolicyName::named(upstream.card.labels.get("policy")?))
+}
+
+fn make_policy(name: PolicyName, placement: &Placement) -> Arc<dyn Policy> {
     match name {
         PolicyName::RoundRobin => Arc::new(RoundRobin::default()),
         PolicyName::Random => Arc::new(Random),
+        PolicyName::Passthrough => Arc::new(Passthrough),
+        PolicyName::PowerOfTwo => Arc::new(PowerOfTwo::new(placement.wait)),
+        PolicyName::LeastLoad => Arc::new(LeastLoad::new(placement.wait, placement.max_waiting)),
+        PolicyName::PrefixHash => Arc::new(PrefixHash::new(placement.prefix)),
+        PolicyName::ConsistentHashing => Arc::new(ConsistentHashing::default()),
+        PolicyName::Bucket => Arc::new(Bucket::new(placement.bucket)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smg_decide::place::{BucketRules, ExpectedWait, PrefixRules};
+
+    use crate::settings::Connections;
+    use crate::upstream::{Origin, TcpDial};
+
+    const PLACEMENT: Placement = Placement {
+        policy: PolicyName::RoundRobin,
+        wait: ExpectedWait {
+            kv_pressure_weight: 0.15,
+            default_throughput: 2000.0,
+            mean_prefill_tokens: 1024,
+        },
+        max_waiting: None,
+        prefix: PrefixRules { tokens: 256, load_factor: 1.25, abs_threshold: 10 },
+        bucket: BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 },
+    };
+
+    fn join(roster: &Roster, meters: &Meters, url: &str, card: Card) {
+        let connections = Connections {
+            idle_timeout: None,
+            max_idle: 1,
+            connect_timeout: std::time::Duration::from_secs(1),
+        };
+        let pool = Pool::new(Origin::parse(url).unwrap(), connections, Arc::new(TcpDial));
+        roster.add(Arc::new(pool), card, meters);
+    }
+
+    fn card(model: &str, policy: Option<&str>) -> Card {
+        let label = policy.map(|policy| ("policy".to_owned(), policy.to_owned()));
+        Card { models: vec![model.into()], runtime: "sglang", labels: label.into_iter().collect() }
+    }
+
+    #[test]
+    fn every_policy_goes_by_its_own_name() {
+        for name in PolicyName::ALL {
+            assert_eq!(make_policy(name, &PLACEMENT).name(), name.as_str());
+            assert_eq!(PolicyName::named(name.as_str()), Some(name));
+        }
+    }
+
+    #[test]
+    fn the_first_valid_label_of_a_model_decides_its_policy() {
+        let (roster, meters) = (Roster::new(PLACEMENT), Meters::new(&[1.0]).unwrap());
+        let policy = |model: &str| Arc::clone(&roster.load().models[model].policy);
+        for (url, model, label, expected) in [
+            ("http://w1", "a", None, "round_robin"),
+            ("http://w2", "a", Some("no_such_policy"), "round_robin"),
+            ("http://w3", "a", Some("least_load"), "least_load"),
+            ("http://w4", "a", Some("bucket"), "least_load"),
+            ("http://w5", "b", None, "round_robin"),
+        ] {
+            join(&roster, &meters, url, card(model, label));
+            assert_eq!(policy(model).name(), expected, "{url}");
+        }
+        let before = policy("a");
+        join(&roster, &meters, "http://w6", card("a", None));
+        assert!(Arc::ptr_eq(&before, &policy("a")), "a join resets no policy");
     }
 }

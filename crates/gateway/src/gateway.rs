@@ -49,7 +49,7 @@ impl Gateway {
     ) -> io::Result<Arc<Self>> {
         let settings = Arc::new(settings);
         let gw = Arc::new(Self {
-            fleet: Roster::new(settings.policy),
+            fleet: Roster::new(settings.placement),
             session: Session::new(settings.sticky.clone()),
             limits: Limits {
                 bodies: settings.bodies,

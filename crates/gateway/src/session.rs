@@ -66,7 +66,9 @@ impl Session {
         let dice = &mut rand::rng();
         let Some((sticky, key)) = self.sticky.as_ref().zip(key) else {
             let ask = Ask::default();
-            let at = group.policy.propose(&ask, &candidates, dice).at?;
+            let proposal = group.policy.propose(&ask, &candidates, dice);
+            group.branches.decided(&proposal);
+            let at = proposal.at?;
             group.policy.commit(&ask, group.workers.get(at)?);
             return Lease::new(group, at, None);
         };
@@ -107,8 +109,9 @@ impl Session {
         let mut turn = self.table.turn(key, None, now, available);
         if let Turn::Propose(_) = turn {
             let ask = Ask::default();
-            let at = assignment.propose(&*group.policy, &ask, candidates, dice).at?;
-            let proposal = group.workers.get(at)?;
+            let proposal = assignment.propose(&*group.policy, &ask, candidates, dice);
+            group.branches.decided(&proposal);
+            let proposal = group.workers.get(proposal.at?)?;
             turn = self.table.turn(key, Some(proposal.id), now, available);
             if assignment == Assignment::Delegate
                 && matches!(turn, Turn::Fly { proposal_used: true, .. })

@@ -25,7 +25,7 @@ pub(crate) fn tend(gw: &Arc<Gateway>, settings: &Arc<Settings>, dial: &Arc<dyn D
 }
 
 /// Registers one worker, then checks its health for ever.
-async fn join(gw: &Gateway, settings: &Settings, origin: Origin, dial: Arc<dyn Dial>) {
+async fn join(gw: &Arc<Gateway>, settings: &Settings, origin: Origin, dial: Arc<dyn Dial>) {
     let url = origin.url().to_owned();
     let pool = Arc::new(Pool::new(origin, settings.connections, dial));
     let give_up = Instant::now() + settings.startup.delay + settings.startup.timeout;
@@ -51,6 +51,10 @@ async fn join(gw: &Gateway, settings: &Settings, origin: Origin, dial: Arc<dyn D
     let upstream = gw.fleet.add(pool, card, &gw.meters);
     tracing::info!(worker = url, models, runtime, "worker registered");
     tasks::spawn("pool", reap(Arc::clone(&upstream.pool)));
+    tasks::spawn(
+        "loads",
+        super::loads::watch(Arc::clone(gw), Arc::clone(&upstream), settings.loads),
+    );
     if let Some(checks) = &settings.health {
         super::health::watch(upstream, checks.clone()).await;
     }
