@@ -59,10 +59,15 @@ impl Origin {
         if host.is_empty() {
             return Err(OriginError::Malformed);
         }
+        let port = match authority.as_str().strip_prefix(authority.host()) {
+            Some("" | ":") => 80,
+            // A number that is no port (99999) must not become the default one.
+            _ => authority.port_u16().ok_or(OriginError::Malformed)?,
+        };
         Ok(Self {
             url: url.trim_end_matches('/').to_owned(),
             host,
-            port: authority.port_u16().unwrap_or(80),
+            port,
             authority: HeaderValue::from_str(authority.as_str())
                 .map_err(|_| OriginError::Malformed)?,
             prefix: uri.path().trim_end_matches('/').to_owned(),
