@@ -122,6 +122,12 @@ fn gateway(policy: PolicyName, always: bool, fake: &Arc<Fake>) -> Arc<Gateway> {
     Gateway::start(settings(policy, always), way, Handle::current()).unwrap()
 }
 
+/// Lets paused time go by.
+async fn pass(secs: u64) {
+    // sleeps because paused time only moves when everybody waits
+    tokio::time::sleep(Duration::from_secs(secs)).await;
+}
+
 fn scrape(gw: &Gateway) -> String {
     String::from_utf8(gw.meters.render().unwrap()).unwrap()
 }
@@ -181,7 +187,7 @@ async fn the_first_poll_is_at_registration_and_a_failed_one_drops_the_report() {
         {"dp_rank":1,"num_waiting_reqs":1,"token_usage":0.25}]}"#;
     fake.answers(LOADS, 200, report);
     let gw = gateway(PolicyName::RoundRobin, true, &fake);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    pass(1).await;
     let worker = Arc::clone(&gw.fleet.load().upstreams[0].worker);
     let seen = worker.load().report().unwrap();
     assert_eq!((seen.waiting, seen.token_usage), (3, 0.375));
@@ -189,20 +195,20 @@ async fn the_first_poll_is_at_registration_and_a_failed_one_drops_the_report() {
     assert!(scrape(&gw).contains(line), "{}", scrape(&gw));
 
     fake.answers(LOADS, 500, "");
-    tokio::time::sleep(Duration::from_secs(8)).await;
+    pass(8).await;
     assert_eq!(fake.asked(), [LOADS]);
     assert!(worker.load().report().is_some(), "ten seconds are not over");
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    pass(2).await;
     assert_eq!(worker.load().report(), None);
     assert!(!scrape(&gw).contains("smg_engine_waiting_requests{"));
 
     fake.answers(LOADS, 200, report);
     worker.set_healthy(false);
     fake.asked();
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    pass(10).await;
     assert_eq!(fake.asked(), [""; 0], "a worker that is not ready is left alone");
     worker.set_healthy(true);
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    pass(10).await;
     assert!(worker.load().report().is_some());
 }
 
@@ -216,7 +222,7 @@ async fn without_monitoring_only_load_aware_policies_have_it_asked() {
     ] {
         let fake = Arc::new(Fake::default());
         let _gw = gateway(policy, false, &fake);
-        tokio::time::sleep(Duration::from_secs(15)).await;
+        pass(15).await;
         assert_eq!(!fake.asked().is_empty(), asked, "{policy:?}");
     }
 }
