@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
+use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, request};
 use hyper::body::{Body as _, Incoming};
 use smg_decide::body::{self as rules, Facts};
@@ -24,7 +25,7 @@ use crate::gateway::Gateway;
 use crate::relay::{Relay, ReplyBody, Ticket};
 use crate::session::Lease;
 use crate::telemetry::ModelMeters;
-use crate::upstream::{self, Exchange, Message, Outgoing};
+use crate::upstream::{self, Exchange, Message, Origin, Outgoing};
 
 /// A request whose body is in hand.
 struct Held<'a> {
@@ -73,7 +74,7 @@ async fn carry_out(
         *meters = Arc::clone(&group.meters);
     }
     meters.request(route, stream);
-    let rid = fields.rid();
+    let rid = fields.rid(inference.rid);
     let key = gw.session.key(rid.as_deref(), &head.headers);
     let held = Held { gw, inference, head: &head, body: &body, stream };
     attempt(&held, &*group?, key).await
@@ -159,9 +160,7 @@ async fn send(held: &Held<'_>, lease: &Lease) -> Result<(http::response::Parts, 
     let write = || {
         let mut request = Request::new(Outgoing::new(held.body.clone()));
         *request.method_mut() = held.head.method.clone();
-        if let Some(path) = held.head.uri.path_and_query() {
-            *request.uri_mut() = pool.origin().target(path);
-        }
+        *request.uri_mut() = target(held, pool.origin());
         let headers = request.headers_mut();
         headers.insert(header::HOST, pool.origin().authority().clone());
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -177,6 +176,17 @@ async fn send(held: &Held<'_>, lease: &Lease) -> Result<(http::response::Parts, 
     let message = Message { write: &write, body: held.body.len() };
     let resent = || held.gw.meters.router.send_retries.inc();
     upstream::send(pool, &message, deadline, resent).await
+}
+
+/// The path at the worker, query string and all.
+fn target(held: &Held<'_>, origin: &Origin) -> http::Uri {
+    let typed = held.head.uri.path_and_query();
+    let path = match (held.inference.upstream_path, typed.and_then(|path| path.query())) {
+        (None, _) => typed.cloned(),
+        (Some(path), None) => Some(PathAndQuery::from_static(path)),
+        (Some(path), Some(query)) => format!("{path}?{query}").parse().ok(),
+    };
+    origin.target(&path.unwrap_or_else(|| PathAndQuery::from_static("/")))
 }
 
 /// Relay: an event stream goes on as it comes, anything else once it is whole.

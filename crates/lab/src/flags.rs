@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use smg_lab::bench;
 use smg_lab::engine::Profile;
 use smg_lab::player::{Naming, Script};
 
@@ -21,6 +22,11 @@ pub(crate) enum Command {
     Engine(EngineFlags),
     /// Play conversations against an OpenAI-compatible address and print what the caches saved.
     Play(PlayFlags),
+    /// Measure CPU and memory of smg beside a peer and HAProxy on the same work.
+    Bench(bench::Args),
+    /// The bench's mock worker; the bench starts it as a process of its own.
+    #[command(hide = true)]
+    BenchWorker(bench::WorkerArgs),
 }
 
 #[derive(Debug, Args)]

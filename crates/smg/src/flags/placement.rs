@@ -40,7 +40,7 @@ pub(crate) struct PlacementFlags {
     #[arg(long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
     pub(crate) prefix_token_count: i64,
 
-    /// prefix_hash: a worker is overloaded above this multiple of the mean load and …
+    /// prefix_hash: a worker is overloaded above this multiple of the mean load, 1 or more, and …
     #[arg(long, value_name = "FACTOR", default_value_t = 1.25, allow_negative_numbers = true)]
     pub(crate) prefix_hash_load_factor: f64,
 
