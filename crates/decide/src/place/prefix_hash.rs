@@ -40,9 +40,8 @@ impl PrefixHash {
                 head(segments, self.rules.tokens.saturating_mul(4)).map(position)
             }
             (None, Prompt::Tokens(tokens)) if !tokens.is_empty() => {
-                let bytes: Vec<_> = tokens.iter().take(self.rules.tokens).copied().collect();
-                let bytes: Vec<_> = bytes.into_iter().map(u32::to_le_bytes).collect();
-                Some(position(bytes.iter().map(|id| &id[..])))
+                let head = tokens.iter().take(self.rules.tokens);
+                Some(position(head.map(|id| id.to_le_bytes())))
             }
             (None, Prompt::Tokens(_) | Prompt::Unknown) => None,
         }
@@ -72,8 +71,8 @@ fn head<'a>(segments: &'a [&'a str], chars: usize) -> Option<impl Iterator<Item 
         if *left == 0 {
             return None;
         }
-        let piece = match piece.char_indices().nth(*left) {
-            Some((end, _)) => {
+        let piece = match end_of(piece, *left) {
+            Some(end) => {
                 *left = 0;
                 piece.get(..end)?
             }
@@ -85,6 +84,16 @@ fn head<'a>(segments: &'a [&'a str], chars: usize) -> Option<impl Iterator<Item 
         Some(piece.as_bytes())
     });
     Some(pieces)
+}
+
+/// Where the first `chars` characters end, if more follow.
+fn end_of(text: &str, chars: usize) -> Option<usize> {
+    let plain = text.as_bytes().get(..chars).is_some_and(<[u8]>::is_ascii);
+    // Most prompts begin in ASCII, where a character is a byte and need not be looked for.
+    if plain && text.len() > chars {
+        return Some(chars);
+    }
+    text.char_indices().nth(chars).map(|(end, _)| end)
 }
 
 impl Policy for PrefixHash {

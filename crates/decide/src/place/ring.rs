@@ -33,9 +33,9 @@ struct Point {
 }
 
 /// Where the concatenation of these parts lies on any ring.
-pub(super) fn position<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+pub(super) fn position<B: AsRef<[u8]>>(parts: impl IntoIterator<Item = B>) -> u64 {
     let mut hasher = SipHasher13::new_with_key(&KEY);
-    parts.into_iter().for_each(|part| hasher.write(part));
+    parts.into_iter().for_each(|part| hasher.write(part.as_ref()));
     hasher.finish()
 }
 
@@ -46,7 +46,7 @@ impl Ring {
         let points_of = |(at, worker): (usize, &Arc<Worker>)| {
             let url = Arc::clone(worker);
             (0..POINTS).map(move |n| Point {
-                position: position([url.url.as_bytes(), b"#", &n.to_le_bytes()]),
+                position: position([url.url.as_bytes(), b"#", &n.to_le_bytes()[..]]),
                 at,
             })
         };
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn positions_are_a_contract_between_versions() {
-        let positions = [position([]), position([&b"chat-7f3a"[..]])];
+        let positions = [position([b""]), position([&b"chat-7f3a"[..]])];
         assert_eq!(positions, [0x434f_07c0_8e7f_32b0, 0x0cef_a1e4_a5f3_18a0]);
         assert_eq!(position([&b"chat"[..], b"-7f3a"]), position([&b"chat-7f3a"[..]]));
     }
