@@ -9,12 +9,14 @@ use std::sync::Arc;
 use rand::{Rng, RngExt as _};
 
 use crate::fleet::{Worker, WorkerId};
+use crate::keys::KeyUse;
 
 mod branch;
 mod bucket;
 mod consistent_hashing;
 mod expected_wait;
 mod least_load;
+mod manual;
 mod passthrough;
 mod power_of_two;
 mod prefix_hash;
@@ -27,6 +29,7 @@ pub use bucket::{Bucket, BucketRules};
 pub use consistent_hashing::ConsistentHashing;
 pub use expected_wait::{Estimate, ExpectedWait, Wait};
 pub use least_load::LeastLoad;
+pub use manual::Manual;
 pub use passthrough::Passthrough;
 pub use power_of_two::PowerOfTwo;
 pub use prefix_hash::{PrefixHash, PrefixRules};
@@ -225,6 +228,11 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     /// Whether it looks at what engines report of their load, so that they have to be asked.
     fn reads_loads(&self) -> bool {
         false
+    }
+
+    /// What it makes of routing keys by itself.
+    fn keys(&self) -> KeyUse {
+        KeyUse::None
     }
 
     /// Chooses among the available candidates and changes nothing.

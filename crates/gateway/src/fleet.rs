@@ -15,8 +15,8 @@ use prometheus::IntCounter;
 use smg_decide::fleet::health::{Health, State};
 use smg_decide::fleet::{Leg, Worker, WorkerId};
 use smg_decide::place::{
-    Bucket, ConsistentHashing, LeastLoad, Passthrough, Policy, PowerOfTwo, PrefixHash, Random,
-    RoundRobin,
+    Assignment, Bucket, ConsistentHashing, LeastLoad, Manual, Passthrough, Policy, PowerOfTwo,
+    PrefixHash, Random, Reads, RoundRobin,
 };
 use uuid::Uuid;
 
@@ -71,7 +71,7 @@ pub(crate) struct Group {
 /// Everything that is registered, at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
-    /// In the order of registration.
+    /// Sorted by id, which is the order of first registration.
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     pub(crate) models: HashMap<Arc<str>, Arc<Group>>,
 }
@@ -81,24 +81,63 @@ pub(crate) struct Fleet {
 pub(crate) struct Roster {
     current: ArcSwap<Fleet>,
     placement: Placement,
+    assignment: Assignment,
+    /// What a model's policy is made after; places nothing itself.
+    default: Arc<dyn Policy>,
     changing: Mutex<Changing>,
 }
 
 #[derive(Debug, Default)]
 struct Changing {
-    ids: u32,
+    /// Every address ever seen, so that a worker that comes back finds its pins.
+    ids: HashMap<Box<str>, WorkerId>,
     /// Configured workers that have not registered yet.
     pending: usize,
 }
 
+impl Changing {
+    fn intern(&mut self, url: &str) -> WorkerId {
+        if let Some(id) = self.ids.get(url) {
+            return *id;
+        }
+        let id = WorkerId(u32::try_from(self.ids.len()).unwrap_or(u32::MAX));
+        self.ids.insert(url.into(), id);
+        id
+    }
+}
+
 impl Roster {
-    pub(crate) fn new(placement: Placement) -> Self {
-        Self { current: ArcSwap::default(), placement, changing: Mutex::default() }
+    /// An empty fleet. `assignment` is how `manual` places.
+    pub(crate) fn new(placement: Placement, assignment: Assignment) -> Self {
+        Self {
+            current: ArcSwap::default(),
+            placement,
+            assignment,
+            default: make_policy(placement.policy, &placement, assignment),
+            changing: Mutex::default(),
+        }
     }
 
     /// The fleet as it is now.
     pub(crate) fn load(&self) -> Arc<Fleet> {
         self.current.load_full()
+    }
+
+    /// Whether the default or any model's policy reads the prompt (001, rule 2).
+    pub(crate) fn reads_prompt(&self) -> bool {
+        let reads = |policy: &dyn Policy| policy.reads() == Reads::Prompt;
+        let fleet = self.current.load();
+        reads(&*self.default) || fleet.models.values().any(|group| reads(&*group.policy))
+    }
+
+    /// The id of an address.
+    pub(crate) fn intern(&self, url: &str) -> WorkerId {
+        self.lock().intern(url)
+    }
+
+    /// Every address that has an id.
+    pub(crate) fn known(&self) -> Vec<(WorkerId, Box<str>)> {
+        self.lock().ids.iter().map(|(url, id)| (*id, url.clone())).collect()
     }
 
     /// Configured workers that have not registered yet.
@@ -118,8 +157,8 @@ impl Roster {
     /// Registers a worker that has proven ready.
     fn add(&self, pool: Arc<Pool>, card: Card, meters: &Meters) -> Arc<Upstream> {
         let mut changing = self.lock();
-        changing.ids += 1;
-        let worker = Worker::new(WorkerId(changing.ids), pool.origin().url(), Leg::Regular);
+        let id = changing.intern(pool.origin().url());
+        let worker = Worker::new(id, pool.origin().url(), Leg::Regular);
         worker.set_healthy(true);
         let worker = Arc::new(worker);
         let upstream = Arc::new(Upstream {
@@ -136,7 +175,9 @@ impl Roster {
         upstream.meters.checked(true, true);
         changing.pending = changing.pending.saturating_sub(1);
         let old = self.load();
-        let upstreams = old.upstreams.iter().chain([&upstream]).map(Arc::clone).collect();
+        let mut upstreams: Vec<_> =
+            old.upstreams.iter().chain([&upstream]).map(Arc::clone).collect();
+        upstreams.sort_by_key(|upstream| upstream.worker.id);
         self.current.store(Arc::new(self.build(&old, upstreams, meters)));
         upstream
     }
@@ -167,7 +208,7 @@ impl Roster {
         let name = policy_of(&upstreams).unwrap_or(self.placement.policy);
         let policy = match old {
             Some(old) if old.policy.name() == name.as_str() => Arc::clone(&old.policy),
-            _ => make_policy(name, &self.placement),
+            _ => make_policy(name, &self.placement, self.assignment),
         };
         let first_of_two = old.is_none_or(|old| old.workers.len() < 2) && upstreams.len() > 1;
         if name == PolicyName::Passthrough && first_of_two {
@@ -194,7 +235,7 @@ fn policy_of(upstreams: &[Arc<Upstream>]) -> Option<PolicyName> {
     upstreams.iter().find_map(|upstream| PolicyName::named(upstream.card.labels.get("policy")?))
 }
 
-fn make_policy(name: PolicyName, placement: &Placement) -> Arc<dyn Policy> {
+fn make_policy(name: PolicyName, placement: &Placement, assignment: Assignment) -> Arc<dyn Policy> {
     match name {
         PolicyName::RoundRobin => Arc::new(RoundRobin::default()),
         PolicyName::Random => Arc::new(Random),
@@ -203,6 +244,7 @@ fn make_policy(name: PolicyName, placement: &Placement) -> Arc<dyn Policy> {
         PolicyName::LeastLoad => Arc::new(LeastLoad::new(placement.wait, placement.max_waiting)),
         PolicyName::PrefixHash => Arc::new(PrefixHash::new(placement.prefix)),
         PolicyName::ConsistentHashing => Arc::new(ConsistentHashing::default()),
+        PolicyName::Manual => Arc::new(Manual::new(assignment)),
         PolicyName::Bucket => Arc::new(Bucket::new(placement.bucket)),
     }
 }
@@ -210,22 +252,12 @@ fn make_policy(name: PolicyName, placement: &Placement) -> Arc<dyn Policy> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smg_decide::place::{BucketRules, ExpectedWait, PrefixRules};
 
     use crate::settings::Connections;
+    use crate::settings::testing::placement;
     use crate::upstream::{Origin, TcpDial};
 
-    const PLACEMENT: Placement = Placement {
-        policy: PolicyName::RoundRobin,
-        wait: ExpectedWait {
-            kv_pressure_weight: 0.15,
-            default_throughput: 2000.0,
-            mean_prefill_tokens: 1024,
-        },
-        max_waiting: None,
-        prefix: PrefixRules { tokens: 256, load_factor: 1.25, abs_threshold: 10 },
-        bucket: BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 },
-    };
+    const PLACEMENT: Placement = placement(PolicyName::RoundRobin);
 
     fn join(roster: &Roster, meters: &Meters, url: &str, card: Card) {
         let connections = Connections {
@@ -245,14 +277,15 @@ mod tests {
     #[test]
     fn every_policy_goes_by_its_own_name() {
         for name in PolicyName::ALL {
-            assert_eq!(make_policy(name, &PLACEMENT).name(), name.as_str());
+            assert_eq!(make_policy(name, &PLACEMENT, Assignment::Random).name(), name.as_str());
             assert_eq!(PolicyName::named(name.as_str()), Some(name));
         }
     }
 
     #[test]
     fn the_first_valid_label_of_a_model_decides_its_policy() {
-        let (roster, meters) = (Roster::new(PLACEMENT), Meters::new(&[1.0]).unwrap());
+        let (roster, meters) =
+            (Roster::new(PLACEMENT, Assignment::Random), Meters::new(&[1.0]).unwrap());
         let policy = |model: &str| Arc::clone(&roster.load().models[model].policy);
         for (url, model, label, expected) in [
             ("http://w1", "a", None, "round_robin"),

@@ -11,10 +11,13 @@ use tokio::runtime::Handle;
 use crate::drain::Drain;
 use crate::fleet::Roster;
 use crate::session::Session;
-use crate::settings::{Bodies, Settings};
+use crate::settings::{Assignment, Bodies, Settings};
 use crate::telemetry::Meters;
 use crate::upstream::Dial;
 use crate::{edge, fleet, tasks};
+
+/// Between two sticky snapshots.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A running gateway. Requests share it; each part guards itself.
 #[derive(Debug)]
@@ -48,9 +51,11 @@ impl Gateway {
         control: Handle,
     ) -> io::Result<Arc<Self>> {
         let settings = Arc::new(settings);
+        let assignment = settings.sticky.assignment.unwrap_or(Assignment::Random);
+        let fleet = Roster::new(settings.placement, assignment);
         let gw = Arc::new(Self {
-            fleet: Roster::new(settings.placement),
-            session: Session::new(settings.sticky.clone()),
+            session: Session::new(settings.sticky.clone(), &fleet),
+            fleet,
             limits: Limits {
                 bodies: settings.bodies,
                 request_timeout: settings.request_timeout,
@@ -69,6 +74,10 @@ impl Gateway {
         fleet::tend(self, settings, dial);
         let gw = Arc::clone(self);
         tasks::spawn("sweep", async move { gw.session.sweep(&gw.meters.sticky).await });
+        if self.session.is_saved() {
+            let gw = Arc::clone(self);
+            tasks::spawn("snapshot", async move { gw.save_for_ever().await });
+        }
         let gw = Arc::clone(self);
         tasks::spawn("ages", async move {
             loop {
@@ -76,6 +85,16 @@ impl Gateway {
                 gw.meters.http.sample_ages();
             }
         });
+    }
+
+    /// Writes the sticky snapshot every minute.
+    async fn save_for_ever(self: &Arc<Self>) {
+        loop {
+            tokio::time::sleep(SNAPSHOT_INTERVAL).await;
+            let gw = Arc::clone(self);
+            // A write that fails says so itself.
+            let _ = tokio::task::spawn_blocking(move || gw.session.save(&gw.fleet)).await;
+        }
     }
 
     /// Accepts clients for ever on the current runtime.
@@ -107,7 +126,9 @@ impl Gateway {
     /// Leaves: `/readiness` says so, new requests are refused, running ones end. False when `grace`
     /// was over before they had.
     pub async fn drain(&self, grace: Duration) -> bool {
-        self.drain.run(grace).await
+        let drained = self.drain.run(grace).await;
+        self.session.save(&self.fleet);
+        drained
     }
 
     /// Connections that a drain still waits for.

@@ -10,12 +10,14 @@ use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, request};
 use hyper::body::{Body as _, Incoming};
 use smg_decide::body::{self as rules, Facts};
-use smg_decide::keys::Key;
+use smg_decide::place::{self, Policy, Reads};
 use smg_decide::retry::Fault;
 use smg_decide::settle::End;
 use smg_wire::error::Refusal;
 use smg_wire::header::{ROUTED_WORKER, goes_downstream, goes_upstream, is_event_stream, nominated};
+use smg_wire::hint::{self, ROUTING_TOKENS};
 use smg_wire::json::{Bad, Fields};
+use smg_wire::prompt::{self, Prompt};
 use smg_wire::route::{Inference, Route};
 
 use crate::body;
@@ -23,7 +25,7 @@ use crate::edge::{Reply, refuse};
 use crate::fleet::{Fleet, Group};
 use crate::gateway::Gateway;
 use crate::relay::{Relay, ReplyBody, Ticket};
-use crate::session::Lease;
+use crate::session::{Asking, Lease};
 use crate::telemetry::ModelMeters;
 use crate::upstream::{self, Exchange, Message, Origin, Outgoing};
 
@@ -74,10 +76,35 @@ async fn carry_out(
         *meters = Arc::clone(&group.meters);
     }
     meters.request(route, stream);
+    let group = group?;
     let rid = fields.rid(inference.rid);
-    let key = gw.session.key(rid.as_deref(), &head.headers);
+    let prompt = prompt(&*group.policy, inference, &head, &fields);
+    let asking =
+        gw.session.asking(&*group.policy, rid.as_deref(), &head.headers, as_asked(&prompt));
     let held = Held { gw, inference, head: &head, body: &body, stream };
-    attempt(&held, &*group?, key).await
+    attempt(&held, &group, &asking).await
+}
+
+/// What the engine will have to read, if the policy wants to know: the tokens hint, else the body's.
+fn prompt<'a>(
+    policy: &dyn Policy,
+    inference: &Inference,
+    head: &request::Parts,
+    fields: &Fields<'a>,
+) -> Prompt<'a> {
+    if policy.reads() == Reads::Headers {
+        return Prompt::Unknown;
+    }
+    let hint = head.headers.get(ROUTING_TOKENS).and_then(|value| hint::tokens(value.as_bytes()));
+    hint.map_or_else(|| prompt::of(inference.prompt, fields), Prompt::Tokens)
+}
+
+fn as_asked<'a>(prompt: &'a Prompt<'_>) -> place::Prompt<'a> {
+    match prompt {
+        Prompt::Unknown => place::Prompt::Unknown,
+        Prompt::Text(parts) => place::Prompt::Text(parts),
+        Prompt::Tokens(ids) => place::Prompt::Tokens(ids),
+    }
 }
 
 /// Plan: stream or buffer. Counted for every request that reaches a route that may stream; for now
@@ -86,8 +113,11 @@ fn plan(gw: &Gateway, inference: &Inference, request: &Request<Incoming>) {
     if !inference.streams {
         return;
     }
+    let hinted =
+        request.headers().get(ROUTING_TOKENS).is_some_and(|v| hint::is_valid(v.as_bytes()));
     let facts = Facts {
         key_override: gw.session.reads_rid(),
+        needs_prompt: gw.fleet.reads_prompt() && !hinted,
         several_models: gw.fleet.load().models.len() > 1,
         content_length: request.body().size_hint().exact(),
         max_buffered: gw.limits.bodies.max_buffered,
@@ -125,14 +155,14 @@ fn model(gw: &Gateway, fleet: &Fleet, name: Option<Cow<'_, str>>) -> Result<Arc<
 }
 
 /// Choose, send, judge: one worker is chosen, the request goes there, and the answer is passed on.
-async fn attempt(held: &Held<'_>, group: &Group, key: Option<Key<'_>>) -> Result<Reply, Refusal> {
+async fn attempt(held: &Held<'_>, group: &Group, asking: &Asking<'_>) -> Result<Reply, Refusal> {
     let gw = held.gw;
-    let Some(lease) = gw.session.choose(group, key, &[], &gw.meters.sticky) else {
+    let Some(lease) = gw.session.choose(group, asking, &[], &gw.meters.sticky) else {
         let refusal = unavailable(format!("No worker of '{}' is available.", group.model));
         gw.meters.router.attempt(refusal.status.as_u16(), refusal.code);
         return Err(refusal);
     };
-    let routed = lease.upstream.routed.clone();
+    let upstream = Arc::clone(&lease.upstream);
     let answered = match send(held, &lease).await {
         Ok((head, exchange)) => relay(held, lease, head, exchange).await,
         Err(fault) => {
@@ -147,10 +177,11 @@ async fn attempt(held: &Held<'_>, group: &Group, key: Option<Key<'_>>) -> Result
         }
         Err(fault) => {
             gw.meters.router.attempt(fault.status(), fault.code());
+            group.policy.undo(&asking.ask, &upstream.worker);
             refuse(&failed(fault), held.inference.dialect)
         }
     };
-    reply.headers_mut().insert(ROUTED_WORKER, routed);
+    reply.headers_mut().insert(ROUTED_WORKER, upstream.routed.clone());
     Ok(reply)
 }
 

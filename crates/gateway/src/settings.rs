@@ -1,6 +1,7 @@
 //! Settings as meant: what the flags come to, checked, with units. Defaults live with the flags.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -28,8 +29,8 @@ pub struct Settings {
     pub placement: Placement,
     /// How engines are asked for their load.
     pub loads: LoadPolling,
-    /// `--routing-key-override`; `None` when off.
-    pub sticky: Option<Sticky>,
+    /// Keys and pins.
+    pub sticky: Sticky,
     /// Request and answer sizes.
     pub bodies: Bodies,
     /// Connections to workers.
@@ -74,13 +75,15 @@ pub enum PolicyName {
     PrefixHash,
     /// By the routing key.
     ConsistentHashing,
+    /// Pinned keys, and `--assignment-mode` for the rest.
+    Manual,
     /// By the length of the prompt.
     Bucket,
 }
 
 impl PolicyName {
     /// Every policy.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::RoundRobin,
         Self::Random,
         Self::Passthrough,
@@ -88,6 +91,7 @@ impl PolicyName {
         Self::LeastLoad,
         Self::PrefixHash,
         Self::ConsistentHashing,
+        Self::Manual,
         Self::Bucket,
     ];
 
@@ -102,6 +106,7 @@ impl PolicyName {
             Self::LeastLoad => "least_load",
             Self::PrefixHash => "prefix_hash",
             Self::ConsistentHashing => "consistent_hashing",
+            Self::Manual => "manual",
             Self::Bucket => "bucket",
         }
     }
@@ -122,15 +127,21 @@ pub struct LoadPolling {
     pub always: bool,
 }
 
-/// Stickiness under the override.
+/// Keys and pins, for the override and for `manual`.
 #[derive(Clone, Debug)]
 pub struct Sticky {
+    /// `--routing-key-override`.
+    pub key_override: bool,
     /// `--routing-key-headers`, in order.
     pub headers: Vec<HeaderName>,
-    /// `--assignment-mode`.
-    pub assignment: Assignment,
+    /// `--assignment-mode`; `None` when not typed.
+    pub assignment: Option<Assignment>,
     /// `--max-idle-secs` and `--eviction-interval`; `None` when either is 0.
     pub eviction: Option<Eviction>,
+    /// `--max-sticky-keys`: pins kept; `None` for no bound.
+    pub max_keys: Option<usize>,
+    /// `--sticky-snapshot`: where pins outlive a restart.
+    pub snapshot: Option<PathBuf>,
 }
 
 /// When idle pins go.
@@ -184,4 +195,24 @@ pub struct HealthChecks {
     pub thresholds: Thresholds,
     /// Path asked.
     pub endpoint: String,
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// A policy with the defaults of its flags.
+    pub(crate) const fn placement(policy: PolicyName) -> Placement {
+        Placement {
+            policy,
+            wait: ExpectedWait {
+                kv_pressure_weight: 0.15,
+                default_throughput: 2000.0,
+                mean_prefill_tokens: 1024,
+            },
+            max_waiting: None,
+            prefix: PrefixRules { tokens: 256, load_factor: 1.25, abs_threshold: 10 },
+            bucket: BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 },
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! Flags as typed: names, defaults and help, in one place. Numbers are signed here so that a value
 //! out of range is refused by name and reason (`meant.rs`), not as a parser's riddle.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod placement;
@@ -129,7 +131,7 @@ pub(crate) struct StickyFlags {
     #[arg(long, value_name = "NAME", num_args = 0.., default_value = "x-smg-routing-key")]
     pub(crate) routing_key_headers: Vec<String>,
 
-    /// Where a new key goes [default: delegate]
+    /// Where a new key goes [default: delegate; random for --policy manual]
     #[arg(long, value_name = "MODE")]
     pub(crate) assignment_mode: Option<AssignmentChoice>,
 
@@ -152,6 +154,14 @@ pub(crate) struct StickyFlags {
         allow_negative_numbers = true
     )]
     pub(crate) eviction_interval: i64,
+
+    /// Most pins kept, 0 for no bound; at the bound an idle one gives way
+    #[arg(long, value_name = "N", default_value_t = 8_000_000, allow_negative_numbers = true)]
+    pub(crate) max_sticky_keys: i64,
+
+    /// Keep pins in this file, so that they outlive a restart
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sticky_snapshot: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]

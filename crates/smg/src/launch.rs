@@ -54,7 +54,7 @@ fn taken(flags: &str, address: SocketAddr, why: &std::io::Error) -> Complaint {
 /// The banner stays plain text whatever the log format.
 fn announce(settings: &Settings) {
     let workers = settings.workers.len();
-    let pins = if settings.sticky.is_some() { "on" } else { "off" };
+    let pins = if settings.sticky.key_override { "on" } else { "off" };
     let banner = format!(
         "smg {} listens on http://{} (metrics on http://{}/metrics), {workers} workers configured, \
          sticky sessions {pins}\n",

@@ -81,7 +81,7 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
     })
 }
 
-fn sticky(flags: &StickyFlags) -> Meant<Option<Sticky>> {
+fn sticky(flags: &StickyFlags) -> Meant<Sticky> {
     // Names are checked with or without the override, as a typing error is one either way.
     let mut headers = headers("--routing-key-headers", &flags.routing_key_headers)?;
     if headers.is_empty() {
@@ -93,13 +93,21 @@ fn sticky(flags: &StickyFlags) -> Meant<Option<Sticky>> {
         max_idle_secs: u32::try_from(idle.as_secs()).unwrap_or(u32::MAX),
         interval,
     });
-    let assignment = match flags.assignment_mode {
-        None | Some(AssignmentChoice::Delegate) => Assignment::Delegate,
-        Some(AssignmentChoice::Random) => Assignment::Random,
-        Some(AssignmentChoice::MinLoad) => Assignment::MinLoad,
-        Some(AssignmentChoice::MinGroup) => Assignment::MinGroup,
-    };
-    Ok(flags.routing_key_override.then_some(Sticky { headers, assignment, eviction }))
+    let assignment = flags.assignment_mode.map(|mode| match mode {
+        AssignmentChoice::Delegate => Assignment::Delegate,
+        AssignmentChoice::Random => Assignment::Random,
+        AssignmentChoice::MinLoad => Assignment::MinLoad,
+        AssignmentChoice::MinGroup => Assignment::MinGroup,
+    });
+    let max_keys = unsigned("--max-sticky-keys", flags.max_sticky_keys)?;
+    Ok(Sticky {
+        key_override: flags.routing_key_override,
+        headers,
+        assignment,
+        eviction,
+        max_keys: usize::try_from(max_keys).ok().filter(|max| *max > 0),
+        snapshot: flags.sticky_snapshot.clone(),
+    })
 }
 
 fn health(flags: &HealthFlags) -> Meant<Option<HealthChecks>> {
@@ -238,9 +246,10 @@ mod tests {
         .unwrap();
         assert_eq!(settings.listen, "0.0.0.0:30000".parse().unwrap());
         assert_eq!(settings.workers.len(), 2);
-        let sticky = settings.sticky.unwrap();
+        let sticky = settings.sticky;
+        assert!(sticky.key_override && sticky.max_keys == Some(8_000_000));
         assert_eq!(sticky.headers, ["x-smg-routing-key"]);
-        assert_eq!(sticky.assignment, Assignment::Delegate);
+        assert_eq!(sticky.assignment, None);
         let eviction = sticky.eviction.unwrap();
         assert_eq!((eviction.max_idle_secs, eviction.interval.as_secs()), (14400, 120));
     }
@@ -250,7 +259,7 @@ mod tests {
         let typed = "--policy=random --sticky-sessions --sticky-key-idle-secs=7 --eviction-interval-secs 8 --worker-urls=http://a --worker-urls http://b";
         let settings = meant(typed).unwrap();
         assert_eq!(settings.workers.len(), 2);
-        let eviction = settings.sticky.unwrap().eviction.unwrap();
+        let eviction = settings.sticky.eviction.unwrap();
         assert_eq!((eviction.max_idle_secs, eviction.interval.as_secs()), (7, 8));
     }
 
@@ -258,7 +267,7 @@ mod tests {
     fn zero_turns_eviction_off() {
         for off in ["--max-idle-secs 0", "--eviction-interval 0"] {
             let settings = meant(&format!("--policy random --sticky-sessions {off}")).unwrap();
-            assert!(settings.sticky.unwrap().eviction.is_none(), "{off}");
+            assert!(settings.sticky.eviction.is_none(), "{off}");
         }
     }
 
@@ -283,6 +292,7 @@ mod tests {
             "--worker-startup-delay -1",
             "--max-idle-secs -1",
             "--eviction-interval -5",
+            "--max-sticky-keys -1",
             "--max-payload-size 0",
             "--request-timeout-secs 0",
             "--request-timeout-secs 9223372036854775807",
@@ -361,6 +371,9 @@ mod tests {
     #[test]
     fn a_missing_policy_names_those_that_exist() {
         let Err(Complaint(said)) = meant("--worker-urls http://w1") else { panic!("accepted") };
-        assert!(said.contains("--policy") && said.contains("round_robin, random"), "{said}");
+        assert!(
+            said.contains("--policy") && said.contains("round_robin, random, passthrough"),
+            "{said}"
+        );
     }
 }

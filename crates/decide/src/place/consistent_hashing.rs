@@ -5,6 +5,7 @@ use rand::Rng;
 
 use super::ring::{KeptRing, position};
 use super::{Ask, Branch, Candidates, Policy, Proposal, Reads};
+use crate::keys::KeyUse;
 
 /// The policy `consistent_hashing`.
 #[derive(Debug, Default)]
@@ -19,6 +20,10 @@ impl Policy for ConsistentHashing {
 
     fn reads(&self) -> Reads {
         Reads::Headers
+    }
+
+    fn keys(&self) -> KeyUse {
+        KeyUse::Hashes
     }
 
     fn propose(&self, ask: &Ask<'_>, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Proposal {

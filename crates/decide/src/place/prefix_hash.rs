@@ -6,6 +6,7 @@ use rand::Rng;
 use super::ring::{KeptRing, position};
 use super::{Ask, Branch, Candidates, Policy, Prompt, Proposal, Reads, least_among};
 use crate::fleet::Worker;
+use crate::keys::KeyUse;
 
 /// What counts as the beginning, and how much load is too much.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,6 +104,10 @@ impl Policy for PrefixHash {
 
     fn reads(&self) -> Reads {
         Reads::PromptIfThere
+    }
+
+    fn keys(&self) -> KeyUse {
+        KeyUse::HashesUnlessPinned
     }
 
     fn propose(&self, ask: &Ask<'_>, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Proposal {

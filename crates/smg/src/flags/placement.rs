@@ -96,6 +96,8 @@ pub(crate) enum PolicyChoice {
     PrefixHash,
     /// The routing key's place on a hash ring
     ConsistentHashing,
+    /// Keys of X-SMG-Routing-Key pinned, the rest by --assignment-mode
+    Manual,
     /// Short prompts here, long ones there
     Bucket,
 }

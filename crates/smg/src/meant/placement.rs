@@ -49,6 +49,7 @@ fn policy(choice: Option<PolicyChoice>, workers: usize) -> Meant<PolicyName> {
         PolicyChoice::LeastLoad => PolicyName::LeastLoad,
         PolicyChoice::PrefixHash => PolicyName::PrefixHash,
         PolicyChoice::ConsistentHashing => PolicyName::ConsistentHashing,
+        PolicyChoice::Manual => PolicyName::Manual,
         PolicyChoice::Bucket => PolicyName::Bucket,
     };
     if name == PolicyName::PowerOfTwo && workers < 2 {

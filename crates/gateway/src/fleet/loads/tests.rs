@@ -4,12 +4,12 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 
-use smg_decide::place::{BucketRules, ExpectedWait, PrefixRules};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::runtime::Handle;
 
 use super::*;
-use crate::settings::{Bodies, Connections, Placement, PolicyName, Settings, Startup};
+use crate::settings::testing::placement;
+use crate::settings::{Bodies, Connections, PolicyName, Settings, Startup, Sticky};
 use crate::tasks;
 use crate::upstream::{Dial, Origin, Socket};
 
@@ -91,19 +91,16 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             delay: Duration::ZERO,
         },
         health: None,
-        placement: Placement {
-            policy,
-            wait: ExpectedWait {
-                kv_pressure_weight: 0.15,
-                default_throughput: 2000.0,
-                mean_prefill_tokens: 1024,
-            },
-            max_waiting: None,
-            prefix: PrefixRules { tokens: 256, load_factor: 1.25, abs_threshold: 10 },
-            bucket: BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 },
-        },
+        placement: placement(policy),
         loads: LoadPolling { interval: Duration::from_secs(10), always },
-        sticky: None,
+        sticky: Sticky {
+            key_override: false,
+            headers: Vec::new(),
+            assignment: None,
+            eviction: None,
+            max_keys: None,
+            snapshot: None,
+        },
         bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },
         connections: CONNECTIONS,
         request_timeout: Duration::from_secs(60),
