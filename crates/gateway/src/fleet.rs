@@ -25,7 +25,7 @@ pub(crate) use self::register::tend;
 
 use crate::settings::{Placement, PolicyName};
 use crate::telemetry::{BranchMeters, Meters, ModelMeters, WorkerMeters};
-use crate::upstream::Pool;
+use crate::upstream::{Origin, Pool};
 
 /// A worker and the way to it.
 #[derive(Debug)]
@@ -145,8 +145,14 @@ impl Roster {
         self.lock().pending
     }
 
-    fn expect(&self, workers: usize) {
-        self.lock().pending += workers;
+    /// Announces configured workers. They get their ids here, in the order in which they were
+    /// named: whoever answers first would otherwise be worker 0 of `X-SMG-Target-Worker`.
+    pub(crate) fn expect(&self, workers: &[Origin]) {
+        let mut changing = self.lock();
+        changing.pending += workers.len();
+        for origin in workers {
+            changing.intern(origin.url());
+        }
     }
 
     fn give_up_one(&self) {
@@ -255,7 +261,7 @@ mod tests {
 
     use crate::settings::Connections;
     use crate::settings::testing::placement;
-    use crate::upstream::{Origin, TcpDial};
+    use crate::upstream::TcpDial;
 
     const PLACEMENT: Placement = placement(PolicyName::RoundRobin);
 
@@ -272,6 +278,21 @@ mod tests {
     fn card(model: &str, policy: Option<&str>) -> Card {
         let label = policy.map(|policy| ("policy".to_owned(), policy.to_owned()));
         Card { models: vec![model.into()], runtime: "sglang", labels: label.into_iter().collect() }
+    }
+
+    #[test]
+    fn workers_stand_in_the_order_in_which_they_were_named_not_in_which_they_answered() {
+        let roster = Roster::new(PLACEMENT, Assignment::Random);
+        let meters = Meters::new(&[1.0]).unwrap();
+        let urls = ["http://w1", "http://w2", "http://w3"];
+        roster.expect(&urls.map(|url| Origin::parse(url).unwrap()));
+        for url in ["http://w4", "http://w3", "http://w1", "http://w2"] {
+            join(&roster, &meters, url, card("m", None));
+        }
+        let order: Vec<_> =
+            roster.load().models["m"].workers.iter().map(|w| w.url.clone()).collect();
+        assert_eq!(order.iter().map(|url| &**url).collect::<Vec<_>>()[..3], urls);
+        assert_eq!(roster.pending(), 0);
     }
 
     #[test]

@@ -16,7 +16,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Starts the registration of every configured worker on the current runtime.
 pub(crate) fn tend(gw: &Arc<Gateway>, settings: &Arc<Settings>, dial: &Arc<dyn Dial>) {
-    gw.fleet.expect(settings.workers.len());
     for origin in &settings.workers {
         let (gw, settings) = (Arc::clone(gw), Arc::clone(settings));
         let (origin, dial) = (origin.clone(), Arc::clone(dial));
