@@ -52,7 +52,9 @@ impl Gateway {
     ) -> io::Result<Arc<Self>> {
         let settings = Arc::new(settings);
         let assignment = settings.sticky.assignment.unwrap_or(Assignment::Random);
-        let fleet = Roster::new(settings.policy, assignment);
+        let fleet = Roster::new(settings.placement, assignment);
+        // Before pins are restored, which knows addresses too.
+        fleet.expect(&settings.workers);
         let gw = Arc::new(Self {
             session: Session::new(settings.sticky.clone(), &fleet),
             fleet,

@@ -166,7 +166,9 @@ impl Session {
         candidates: &Candidates<'_>,
         dice: &mut dyn Rng,
     ) -> Option<Lease> {
-        let at = group.policy.propose(&asking.ask, candidates, dice).at?;
+        let proposal = group.policy.propose(&asking.ask, candidates, dice);
+        group.branches.decided(&proposal);
+        let at = proposal.at?;
         group.policy.commit(&asking.ask, group.workers.get(at)?);
         Lease::new(group, at)
     }
@@ -185,6 +187,7 @@ impl Session {
         let mut turn = table.turn(*key, None, now, available);
         if let Turn::Propose(_) = turn {
             let proposal = assignment.propose(&*group.policy, &asking.ask, candidates, dice);
+            group.branches.decided(&proposal);
             let proposal = group.workers.get(proposal.at?)?;
             turn = table.turn(*key, Some(proposal.id), now, available);
             let used = matches!(turn, Turn::Fly { proposal_used: true, .. });

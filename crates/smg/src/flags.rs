@@ -5,6 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod placement;
+
+pub(crate) use placement::{LoadFlags, PlacementFlags, PolicyChoice};
+
 /// A sticky model gateway: every request of a conversation lands where its KV cache already is.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true, disable_help_subcommand = true)]
@@ -97,9 +101,8 @@ pub(crate) struct Flags {
     )]
     pub(crate) worker_startup_delay: i64,
 
-    /// How a request that no pin decides gets its worker
-    #[arg(long, value_name = "POLICY", help_heading = "Placement")]
-    pub(crate) policy: Option<PolicyChoice>,
+    #[command(flatten)]
+    pub(crate) placement: PlacementFlags,
 
     #[command(flatten)]
     pub(crate) sticky: StickyFlags,
@@ -109,6 +112,9 @@ pub(crate) struct Flags {
 
     #[command(flatten)]
     pub(crate) health: HealthFlags,
+
+    #[command(flatten)]
+    pub(crate) loads: LoadFlags,
 
     #[command(flatten)]
     pub(crate) process: ProcessFlags,
@@ -225,18 +231,6 @@ pub(crate) struct ProcessFlags {
     /// How requests share the cores: one pool of threads, or one thread and listener for each core
     #[arg(long, value_name = "LAYOUT", default_value = "shared")]
     pub(crate) runtime: RuntimeChoice,
-}
-
-/// `--policy`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum PolicyChoice {
-    /// One worker after the other
-    RoundRobin,
-    /// Any available worker
-    Random,
-    /// Keys of X-SMG-Routing-Key pinned, the rest by --assignment-mode
-    Manual,
 }
 
 /// `--assignment-mode`.

@@ -6,15 +6,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use clap::ValueEnum as _;
 use http::HeaderName;
 use smg_gateway::settings::{
-    Assignment, Bodies, Connections, Eviction, HealthChecks, PolicyName, Settings, Startup, Sticky,
-    Thresholds,
+    Assignment, Bodies, Connections, Eviction, HealthChecks, Settings, Startup, Sticky, Thresholds,
 };
 use smg_gateway::upstream::Origin;
 
-use crate::flags::{AssignmentChoice, Flags, HealthFlags, PolicyChoice, StickyFlags};
+use crate::flags::{AssignmentChoice, Flags, HealthFlags, StickyFlags};
+
+mod placement;
 
 /// A flag that cannot be meant.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +36,7 @@ type Meant<T> = Result<T, Complaint>;
 
 /// What the flags come to.
 pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
+    let workers = workers(&flags.worker_urls)?;
     Ok(Settings {
         listen: address(("--host", &flags.host), ("--port", flags.port))?,
         metrics: address(
@@ -43,7 +44,9 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
             ("--prometheus-port", flags.prometheus_port),
         )?,
         duration_buckets: buckets(&flags.prometheus_duration_buckets)?,
-        workers: workers(&flags.worker_urls)?,
+        placement: placement::placement(&flags.placement, workers.len())?,
+        loads: placement::loads(&flags.loads)?,
+        workers,
         startup: Startup {
             timeout: positive_secs(
                 "--worker-startup-timeout-secs",
@@ -56,7 +59,6 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
             delay: secs("--worker-startup-delay", flags.worker_startup_delay)?,
         },
         health: health(&flags.health)?,
-        policy: policy(flags.policy)?,
         sticky: sticky(&flags.sticky)?,
         bodies: bodies(flags.requests.max_payload_size)?,
         connections: Connections {
@@ -77,24 +79,6 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
             flags.process.shutdown_grace_period_secs,
         )?,
     })
-}
-
-fn policy(choice: Option<PolicyChoice>) -> Meant<PolicyName> {
-    match choice {
-        Some(PolicyChoice::RoundRobin) => Ok(PolicyName::RoundRobin),
-        Some(PolicyChoice::Random) => Ok(PolicyName::Random),
-        Some(PolicyChoice::Manual) => Ok(PolicyName::Manual),
-        None => {
-            let names: Vec<_> = PolicyChoice::value_variants()
-                .iter()
-                .filter_map(|choice| Some(choice.to_possible_value()?.get_name().to_owned()))
-                .collect();
-            let names = names.join(", ");
-            Err(Complaint(format!(
-                "--policy is needed: the default cache_aware is not in this version yet; choose one of {names}"
-            )))
-        }
-    }
 }
 
 fn sticky(flags: &StickyFlags) -> Meant<Sticky> {
@@ -227,6 +211,14 @@ fn positive_secs(flag: &str, value: i64) -> Meant<Duration> {
     secs(flag, value)
 }
 
+/// A number with a fraction, in a range that is told in words.
+fn fraction(flag: &str, value: f64, fits: impl Fn(f64) -> bool, range: &str) -> Meant<f64> {
+    if value.is_finite() && fits(value) {
+        return Ok(value);
+    }
+    Err(Complaint::about(flag, value, format!("expected {range}")))
+}
+
 fn unless_zero(duration: Duration) -> Option<Duration> {
     (!duration.is_zero()).then_some(duration)
 }
@@ -236,6 +228,7 @@ mod tests {
     use super::*;
     use crate::flags::{Cli, Command};
     use clap::Parser as _;
+    use smg_gateway::settings::PolicyName;
 
     fn meant(typed: &str) -> Result<Settings, Complaint> {
         let args = ["smg", "launch"].into_iter().chain(typed.split_whitespace());
@@ -310,6 +303,20 @@ mod tests {
             "--health-success-threshold 4294967296",
             "--health-check-endpoint health",
             "--shutdown-grace-period-secs -1",
+            "--load-monitor-interval 0",
+            "--least-load-kv-pressure-weight -0.1",
+            "--least-load-kv-pressure-weight inf",
+            "--least-load-default-throughput 0",
+            "--least-load-default-throughput nan",
+            "--least-load-mean-prefill-tokens 0",
+            "--least-load-max-waiting-requests -1",
+            "--prefix-token-count 0",
+            "--prefix-hash-load-factor 0.99",
+            "--prefix-hash-balance-abs-threshold -1",
+            "--bucket-adjust-interval-secs 0",
+            "--bucket-adjust-interval-secs 4294967296",
+            "--balance-abs-threshold -1",
+            "--balance-rel-threshold 0.5",
         ] {
             let Err(Complaint(said)) = meant(&format!("--policy random {bad}")) else {
                 panic!("{bad} was accepted")
@@ -319,10 +326,53 @@ mod tests {
     }
 
     #[test]
+    fn power_of_two_needs_two_different_workers() {
+        for few in ["", "--worker-urls http://a", "--worker-urls http://a http://a/"] {
+            let Err(Complaint(said)) = meant(&format!("--policy power_of_two {few}")) else {
+                panic!("'{few}' was accepted")
+            };
+            assert!(said.starts_with("--policy power_of_two"), "{said}");
+        }
+        let two = meant("--policy power_of_two --worker-urls http://a http://b").unwrap();
+        assert_eq!(two.placement.policy, PolicyName::PowerOfTwo);
+    }
+
+    #[test]
+    fn every_policy_is_meant_by_its_own_name() {
+        for name in PolicyName::ALL {
+            let typed = format!("--policy {} --worker-urls http://a http://b", name.as_str());
+            assert_eq!(meant(&typed).unwrap().placement.policy, name);
+        }
+    }
+
+    #[test]
+    fn defaults_and_units_of_placement() {
+        let Settings { placement, loads, .. } = meant("--policy random").unwrap();
+        let (wait, prefix, bucket) = (placement.wait, placement.prefix, placement.bucket);
+        let floats = [
+            wait.kv_pressure_weight,
+            wait.default_throughput,
+            prefix.load_factor,
+            bucket.rel_threshold,
+        ];
+        assert_eq!(floats, [0.15, 2000.0, 1.25, 1.5]);
+        assert_eq!((wait.mean_prefill_tokens, placement.max_waiting), (1024, None));
+        assert_eq!((prefix.tokens, prefix.abs_threshold), (256, 10));
+        assert_eq!((bucket.interval, bucket.abs_threshold), (5000, 64));
+        assert_eq!((loads.interval.as_secs(), loads.always), (10, true));
+        let typed = "--policy random --spill-abs-threshold 7 --spill-rel-threshold=2 \
+                     --least-load-max-waiting-requests 3 --disable-load-monitoring";
+        let Settings { placement, loads, .. } = meant(typed).unwrap();
+        let bucket = placement.bucket;
+        assert_eq!((bucket.abs_threshold, bucket.rel_threshold), (7, 2.0));
+        assert_eq!((placement.max_waiting, loads.always), (Some(3), false));
+    }
+
+    #[test]
     fn a_missing_policy_names_those_that_exist() {
         let Err(Complaint(said)) = meant("--worker-urls http://w1") else { panic!("accepted") };
         assert!(
-            said.contains("--policy") && said.contains("round_robin, random, manual"),
+            said.contains("--policy") && said.contains("round_robin, random, passthrough"),
             "{said}"
         );
     }
