@@ -94,8 +94,7 @@ impl Gateway {
         loop {
             tokio::time::sleep(SNAPSHOT_INTERVAL).await;
             let gw = Arc::clone(self);
-            // A write that fails says so itself.
-            let _ = tokio::task::spawn_blocking(move || gw.session.save(&gw.fleet)).await;
+            tasks::blocking(move || gw.session.save(&gw.fleet)).await;
         }
     }
 
