@@ -105,13 +105,26 @@ impl Proposal {
 pub struct Candidates<'a> {
     workers: &'a [Arc<Worker>],
     excluded: &'a [WorkerId],
+    now: u64,
 }
 
 impl<'a> Candidates<'a> {
     /// All of `workers`, sorted by id, but the `excluded`.
     #[must_use]
     pub const fn new(workers: &'a [Arc<Worker>], excluded: &'a [WorkerId]) -> Self {
-        Self { workers, excluded }
+        Self { workers, excluded, now: 0 }
+    }
+
+    /// The same at this moment, in milliseconds on the caller's clock: breakers look at it.
+    #[must_use]
+    pub const fn at(self, now: u64) -> Self {
+        Self { now, ..self }
+    }
+
+    /// Whether the worker at this place is available, excluded or not.
+    #[must_use]
+    pub fn is_available(&self, at: usize) -> bool {
+        self.workers.get(at).is_some_and(|worker| worker.available(self.now))
     }
 
     /// All workers of the model and leg in list order, unavailable and excluded ones among them.
@@ -125,24 +138,24 @@ impl<'a> Candidates<'a> {
     pub fn takes(&self, at: usize) -> bool {
         self.workers
             .get(at)
-            .is_some_and(|worker| worker.available() && !self.excluded.contains(&worker.id))
+            .is_some_and(|worker| worker.available(self.now) && !self.excluded.contains(&worker.id))
     }
 
     /// Those that may take a request now, with their place in the model's list, in list order.
     pub fn available(&self) -> impl Iterator<Item = (usize, &'a Worker)> {
-        let excluded = self.excluded;
+        let Self { excluded, now, .. } = *self;
         self.workers
             .iter()
             .map(Arc::as_ref)
             .enumerate()
-            .filter(move |(_, worker)| worker.available() && !excluded.contains(&worker.id))
+            .filter(move |(_, worker)| worker.available(now) && !excluded.contains(&worker.id))
     }
 
     /// The place of an available worker in the list.
     #[must_use]
     pub fn find(&self, id: WorkerId) -> Option<usize> {
         let at = self.workers.binary_search_by_key(&id, |worker| worker.id).ok()?;
-        let available = self.workers.get(at)?.available() && !self.excluded.contains(&id);
+        let available = self.workers.get(at)?.available(self.now) && !self.excluded.contains(&id);
         available.then_some(at)
     }
 

@@ -23,7 +23,7 @@ use uuid::Uuid;
 pub(crate) use self::discover::Card;
 pub(crate) use self::register::tend;
 
-use crate::settings::{Placement, PolicyName};
+use crate::settings::{BreakerRules, Placement, PolicyName};
 use crate::telemetry::{BranchMeters, Meters, ModelMeters, WorkerMeters};
 use crate::upstream::{Origin, Pool};
 
@@ -82,6 +82,7 @@ pub(crate) struct Roster {
     current: ArcSwap<Fleet>,
     placement: Placement,
     assignment: Assignment,
+    breaker: BreakerRules,
     /// What a model's policy is made after; places nothing itself.
     default: Arc<dyn Policy>,
     changing: Mutex<Changing>,
@@ -108,8 +109,9 @@ impl Changing {
 
 impl Roster {
     /// An empty fleet. `assignment` is how `manual` places.
-    pub(crate) fn new(placement: Placement, assignment: Assignment) -> Self {
+    pub(crate) fn new(placement: Placement, assignment: Assignment, breaker: BreakerRules) -> Self {
         Self {
+            breaker,
             current: ArcSwap::default(),
             placement,
             assignment,
@@ -164,7 +166,7 @@ impl Roster {
     fn add(&self, pool: Arc<Pool>, card: Card, meters: &Meters) -> Arc<Upstream> {
         let mut changing = self.lock();
         let id = changing.intern(pool.origin().url());
-        let worker = Worker::new(id, pool.origin().url(), Leg::Regular);
+        let worker = Worker::new(id, pool.origin().url(), Leg::Regular).guarded(self.breaker);
         worker.set_healthy(true);
         let worker = Arc::new(worker);
         let upstream = Arc::new(Upstream {
@@ -282,7 +284,7 @@ mod tests {
 
     #[test]
     fn workers_stand_in_the_order_in_which_they_were_named_not_in_which_they_answered() {
-        let roster = Roster::new(PLACEMENT, Assignment::Random);
+        let roster = Roster::new(PLACEMENT, Assignment::Random, BreakerRules::OFF);
         let meters = Meters::new(&[1.0]).unwrap();
         let urls = ["http://w1", "http://w2", "http://w3"];
         roster.expect(&urls.map(|url| Origin::parse(url).unwrap()));
@@ -305,8 +307,10 @@ mod tests {
 
     #[test]
     fn the_first_valid_label_of_a_model_decides_its_policy() {
-        let (roster, meters) =
-            (Roster::new(PLACEMENT, Assignment::Random), Meters::new(&[1.0]).unwrap());
+        let (roster, meters) = (
+            Roster::new(PLACEMENT, Assignment::Random, BreakerRules::OFF),
+            Meters::new(&[1.0]).unwrap(),
+        );
         let policy = |model: &str| Arc::clone(&roster.load().models[model].policy);
         for (url, model, label, expected) in [
             ("http://w1", "a", None, "round_robin"),

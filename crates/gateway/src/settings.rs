@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
+pub use smg_decide::fleet::breaker::Rules as BreakerRules;
 pub use smg_decide::fleet::health::Thresholds;
 pub use smg_decide::place::{Assignment, BucketRules, ExpectedWait, PrefixRules};
+pub use smg_decide::retry::Rules as RetryRules;
 
 use crate::upstream::Origin;
 
@@ -35,6 +37,10 @@ pub struct Settings {
     pub bodies: Bodies,
     /// Connections to workers.
     pub connections: Connections,
+    /// `--retry-…`.
+    pub retry: RetryRules,
+    /// `--cb-…`.
+    pub breaker: BreakerRules,
     /// `--request-timeout-secs`: the whole exchange, a streamed answer included.
     pub request_timeout: Duration,
     /// `--request-id-headers`: where a client's request id is looked for, in order.

@@ -1,6 +1,7 @@
 //! Metrics: every handle is made once and held, so that counting costs an atomic add and no
 //! look-up. Names and labels are the contract of the documents; the list stands in docs/metrics.md.
 
+mod breaker;
 mod engine;
 mod http;
 mod policies;
@@ -8,6 +9,7 @@ mod router;
 mod sticky;
 mod worker;
 
+pub(crate) use self::breaker::{BreakerMeters, BreakerMetersRoot, RetryMeters};
 pub(crate) use self::engine::EngineMetersRoot;
 pub(crate) use self::http::{AGE_SAMPLE, CallGuard, HttpMeters};
 pub(crate) use self::policies::{BranchMeters, PolicyMeters};
@@ -28,6 +30,7 @@ pub(crate) struct Meters {
     pub(crate) engines: EngineMetersRoot,
     pub(crate) policies: PolicyMeters,
     pub(crate) sticky: StickyMeters,
+    pub(crate) retries: RetryMeters,
 }
 
 impl Meters {
@@ -44,6 +47,7 @@ impl Meters {
             engines: EngineMetersRoot::new(&registry)?,
             policies: PolicyMeters::new(&registry)?,
             sticky: StickyMeters::new(&registry)?,
+            retries: RetryMeters::new(&registry)?,
             registry,
         })
     }

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use http::HeaderName;
 use smg_gateway::settings::{
-    Assignment, Bodies, Connections, Eviction, HealthChecks, Settings, Startup, Sticky, Thresholds,
+    Assignment, Bodies, BreakerRules, Connections, Eviction, HealthChecks, RetryRules, Settings,
+    Startup, Sticky, Thresholds,
 };
 use smg_gateway::upstream::Origin;
 
-use crate::flags::{AssignmentChoice, Flags, HealthFlags, StickyFlags};
+use crate::flags::{AssignmentChoice, Flags, HealthFlags, RetryFlags, StickyFlags};
 
 mod placement;
 
@@ -69,6 +70,8 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
             max_idle: 500,
             connect_timeout: Duration::from_secs(10),
         },
+        retry: retry(&flags.retry)?,
+        breaker: breaker(&flags.retry)?,
         request_timeout: positive_secs(
             "--request-timeout-secs",
             flags.requests.request_timeout_secs,
@@ -129,6 +132,42 @@ fn health(flags: &HealthFlags) -> Meant<Option<HealthChecks>> {
         ));
     }
     Ok((!flags.disable_health_check).then_some(checks))
+}
+
+fn retry(flags: &RetryFlags) -> Meant<RetryRules> {
+    let attempts = count("--retry-max-retries", flags.retry_max_retries)?;
+    let initial_ms = positive("--retry-initial-backoff-ms", flags.retry_initial_backoff_ms)?;
+    let max_ms = positive("--retry-max-backoff-ms", flags.retry_max_backoff_ms)?;
+    if max_ms < initial_ms {
+        let why = format!("expected at least --retry-initial-backoff-ms ({initial_ms})");
+        return Err(Complaint::about("--retry-max-backoff-ms", max_ms, why));
+    }
+    let multiplier = flags.retry_backoff_multiplier;
+    if !(multiplier.is_finite() && multiplier >= 1.0) {
+        return Err(Complaint::about(
+            "--retry-backoff-multiplier",
+            multiplier,
+            "expected 1 or more",
+        ));
+    }
+    let jitter = flags.retry_jitter_factor;
+    if !(0.0..=1.0).contains(&jitter) {
+        return Err(Complaint::about("--retry-jitter-factor", jitter, "expected 0 to 1"));
+    }
+    let attempts = if flags.disable_retries { 1 } else { attempts };
+    Ok(RetryRules { attempts, initial_ms, max_ms, multiplier, jitter })
+}
+
+fn breaker(flags: &RetryFlags) -> Meant<BreakerRules> {
+    let failures = count("--cb-failure-threshold", flags.cb_failure_threshold)?;
+    let successes = count("--cb-success-threshold", flags.cb_success_threshold)?;
+    let timeout = positive_secs("--cb-timeout-duration-secs", flags.cb_timeout_duration_secs)?;
+    positive_secs("--cb-window-duration-secs", flags.cb_window_duration_secs)?;
+    Ok(BreakerRules {
+        failures: (!flags.disable_circuit_breaker).then_some(failures),
+        successes,
+        timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+    })
 }
 
 fn bodies(max_payload: i64) -> Meant<Bodies> {
@@ -271,53 +310,66 @@ mod tests {
         }
     }
 
+    const REFUSED: &[&str] = &[
+        "--port 0",
+        "--port 65536",
+        "--prometheus-port -1",
+        "--host localhost",
+        "--prometheus-host x",
+        "--prometheus-duration-buckets 1 1",
+        "--prometheus-duration-buckets 2 1",
+        "--prometheus-duration-buckets 0",
+        "--prometheus-duration-buckets nan",
+        "--request-id-headers b@d",
+        "--routing-key-headers x-fine na:me",
+        "--worker-urls w1:8000",
+        "--worker-urls https://w1",
+        "--worker-startup-timeout-secs 0",
+        "--worker-startup-check-interval 0",
+        "--worker-startup-delay -1",
+        "--max-idle-secs -1",
+        "--eviction-interval -5",
+        "--max-sticky-keys -1",
+        "--max-payload-size 0",
+        "--request-timeout-secs 0",
+        "--request-timeout-secs 9223372036854775807",
+        "--upstream-pool-idle-timeout-secs -1",
+        "--health-check-interval-secs 0",
+        "--health-check-timeout-secs 0",
+        "--health-failure-threshold 0",
+        "--health-success-threshold 4294967296",
+        "--health-check-endpoint health",
+        "--shutdown-grace-period-secs -1",
+        "--retry-max-retries 0",
+        "--retry-initial-backoff-ms 0",
+        "--retry-max-backoff-ms 49",
+        "--retry-backoff-multiplier 0.9",
+        "--retry-backoff-multiplier nan",
+        "--retry-jitter-factor 1.1",
+        "--retry-jitter-factor -0.1",
+        "--cb-failure-threshold 0",
+        "--cb-success-threshold 0",
+        "--cb-timeout-duration-secs 0",
+        "--cb-window-duration-secs 0",
+        "--load-monitor-interval 0",
+        "--least-load-kv-pressure-weight -0.1",
+        "--least-load-kv-pressure-weight inf",
+        "--least-load-default-throughput 0",
+        "--least-load-default-throughput nan",
+        "--least-load-mean-prefill-tokens 0",
+        "--least-load-max-waiting-requests -1",
+        "--prefix-token-count 0",
+        "--prefix-hash-load-factor 0.99",
+        "--prefix-hash-balance-abs-threshold -1",
+        "--bucket-adjust-interval-secs 0",
+        "--bucket-adjust-interval-secs 4294967296",
+        "--balance-abs-threshold -1",
+        "--balance-rel-threshold 0.5",
+    ];
+
     #[test]
     fn what_cannot_be_meant_is_refused_by_the_name_of_its_flag() {
-        for bad in [
-            "--port 0",
-            "--port 65536",
-            "--prometheus-port -1",
-            "--host localhost",
-            "--prometheus-host x",
-            "--prometheus-duration-buckets 1 1",
-            "--prometheus-duration-buckets 2 1",
-            "--prometheus-duration-buckets 0",
-            "--prometheus-duration-buckets nan",
-            "--request-id-headers b@d",
-            "--routing-key-headers x-fine na:me",
-            "--worker-urls w1:8000",
-            "--worker-urls https://w1",
-            "--worker-startup-timeout-secs 0",
-            "--worker-startup-check-interval 0",
-            "--worker-startup-delay -1",
-            "--max-idle-secs -1",
-            "--eviction-interval -5",
-            "--max-sticky-keys -1",
-            "--max-payload-size 0",
-            "--request-timeout-secs 0",
-            "--request-timeout-secs 9223372036854775807",
-            "--upstream-pool-idle-timeout-secs -1",
-            "--health-check-interval-secs 0",
-            "--health-check-timeout-secs 0",
-            "--health-failure-threshold 0",
-            "--health-success-threshold 4294967296",
-            "--health-check-endpoint health",
-            "--shutdown-grace-period-secs -1",
-            "--load-monitor-interval 0",
-            "--least-load-kv-pressure-weight -0.1",
-            "--least-load-kv-pressure-weight inf",
-            "--least-load-default-throughput 0",
-            "--least-load-default-throughput nan",
-            "--least-load-mean-prefill-tokens 0",
-            "--least-load-max-waiting-requests -1",
-            "--prefix-token-count 0",
-            "--prefix-hash-load-factor 0.99",
-            "--prefix-hash-balance-abs-threshold -1",
-            "--bucket-adjust-interval-secs 0",
-            "--bucket-adjust-interval-secs 4294967296",
-            "--balance-abs-threshold -1",
-            "--balance-rel-threshold 0.5",
-        ] {
+        for bad in REFUSED {
             let Err(Complaint(said)) = meant(&format!("--policy random {bad}")) else {
                 panic!("{bad} was accepted")
             };

@@ -54,7 +54,7 @@ fn named(target: &[u8], candidates: &Candidates<'_>) -> Option<usize> {
     // `parse` would take a sign as well.
     let digits = target.iter().all(u8::is_ascii_digit);
     let at: usize = std::str::from_utf8(target).ok().filter(|_| digits)?.parse().ok()?;
-    candidates.all().get(at)?.available().then_some(at)
+    candidates.is_available(at).then_some(at)
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use smg_gateway::Gateway;
 use smg_gateway::settings::{
-    Bodies, BucketRules, Connections, Eviction, ExpectedWait, HealthChecks, LoadPolling, Placement,
-    PolicyName, PrefixRules, Settings, Startup, Sticky, Thresholds,
+    Bodies, BreakerRules, BucketRules, Connections, Eviction, ExpectedWait, HealthChecks,
+    LoadPolling, Placement, PolicyName, PrefixRules, RetryRules, Settings, Startup, Sticky,
+    Thresholds,
 };
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -199,6 +200,14 @@ fn settings(workers: &[&Worker]) -> Settings {
             max_idle: 500,
             connect_timeout: Duration::from_secs(10),
         },
+        retry: RetryRules {
+            attempts: 1,
+            initial_ms: 50,
+            max_ms: 30_000,
+            multiplier: 1.5,
+            jitter: 0.2,
+        },
+        breaker: BreakerRules::OFF,
         request_timeout: TIMEOUT,
         request_id_headers: ["x-request-id", "x-correlation-id"]
             .map(http::HeaderName::from_static)

@@ -104,6 +104,14 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
         bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },
         connections: CONNECTIONS,
         request_timeout: Duration::from_secs(60),
+        retry: crate::settings::RetryRules {
+            attempts: 1,
+            initial_ms: 1,
+            max_ms: 1,
+            multiplier: 1.0,
+            jitter: 0.0,
+        },
+        breaker: crate::settings::BreakerRules::OFF,
         request_id_headers: Vec::new(),
         shutdown_grace: Duration::ZERO,
     }
