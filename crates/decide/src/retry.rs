@@ -5,8 +5,10 @@ use rand::{Rng, RngExt as _};
 /// How a send ended without an answer that can be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// No connection to the worker came about.
+    /// The worker refused the connection, or its address led nowhere.
     Connect,
+    /// The worker did not take the connection in time.
+    ConnectTimeout,
     /// The connection was lost, or what came back was no HTTP answer, before the answer's head.
     Send,
     /// The answer's head came, its body broke off.
@@ -24,7 +26,7 @@ impl Fault {
         match self {
             Self::Connect | Self::Send | Self::Body => 500,
             Self::TooLarge => 502,
-            Self::Timeout => 504,
+            Self::ConnectTimeout | Self::Timeout => 504,
         }
     }
 
@@ -36,7 +38,7 @@ impl Fault {
             Self::Send => "call_upstream_request_error",
             Self::Body => "read_response_body_failed",
             Self::TooLarge => "upstream_response_too_large",
-            Self::Timeout => "call_upstream_timeout",
+            Self::ConnectTimeout | Self::Timeout => "call_upstream_timeout",
         }
     }
 }
@@ -99,6 +101,8 @@ pub enum Sent {
 pub enum Verdict {
     /// Pass on what there is: the answer, or the failure.
     Final,
+    /// The same, but only because there are no attempts left.
+    Exhausted,
     /// Try again after this many milliseconds.
     Retry {
         /// Milliseconds to wait first.
@@ -135,8 +139,11 @@ impl Attempts {
     ) -> Verdict {
         let n = self.made;
         self.made += 1;
-        if self.made >= rules.attempts || !self.worth_another(sent, chances.elsewhere) {
+        if !self.worth_another(sent, chances.elsewhere) || rules.attempts <= 1 {
             return Verdict::Final;
+        }
+        if self.made >= rules.attempts {
+            return Verdict::Exhausted;
         }
         let backoff = rules.backoff(n, dice);
         let wait_ms = match sent {
@@ -167,10 +174,10 @@ impl Attempts {
                 elsewhere && self.internal_errors == 1
             }
             Sent::Answered { .. } => false,
-            Sent::Failed(Fault::Connect | Fault::Send | Fault::TooLarge) => true,
             // After our own timeout the worker may still be at it, and a second answer to a request
             // whose first one had begun would cost the prefill twice.
             Sent::Failed(Fault::Timeout | Fault::Body) => false,
+            Sent::Failed(_) => true,
         }
     }
 }
@@ -214,6 +221,7 @@ mod tests {
             Failed { body: None, ..stale },
             Failed { body: Some(MAX_RESEND_BYTES), ..stale },
             Failed { fault: Fault::Timeout, ..stale },
+            Failed { fault: Fault::ConnectTimeout, ..stale },
         ] {
             assert!(!resend(&not), "{not:?}");
         }
@@ -230,6 +238,7 @@ mod tests {
             (answered(504), Some(false)),
             (answered(500), Some(false)),
             (Sent::Failed(Fault::Connect), Some(false)),
+            (Sent::Failed(Fault::ConnectTimeout), Some(false)),
             (Sent::Failed(Fault::Send), Some(false)),
             (Sent::Failed(Fault::TooLarge), Some(false)),
             (Sent::Failed(Fault::Timeout), None),
@@ -243,7 +252,7 @@ mod tests {
         ] {
             let keeps = match first(sent, CHANCES) {
                 Verdict::Retry { keep_pin, .. } => Some(keep_pin),
-                Verdict::Final => None,
+                Verdict::Final | Verdict::Exhausted => None,
             };
             assert_eq!(keeps, retried, "{sent:?}");
         }
@@ -260,6 +269,8 @@ mod tests {
                 retries += 1;
             }
             assert_eq!(retries, wanted);
+            let last = attempts.judge(answered(503), &rules, CHANCES, &mut dice());
+            assert_eq!(last == Verdict::Exhausted, wanted > 0);
         }
     }
 

@@ -8,10 +8,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
+use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::fleet::Roster;
 use crate::session::Session;
-use crate::settings::{Assignment, Bodies, Settings};
+use crate::settings::{Assignment, Bodies, RetryRules, Settings};
 use crate::telemetry::Meters;
 use crate::upstream::Dial;
 use crate::{edge, fleet, tasks};
@@ -27,6 +28,7 @@ pub struct Gateway {
     pub(crate) limits: Limits,
     pub(crate) meters: Meters,
     pub(crate) drain: Drain,
+    pub(crate) clock: Clock,
     /// Where work that must not delay a request runs.
     pub(crate) control: Handle,
 }
@@ -36,6 +38,7 @@ pub struct Gateway {
 pub(crate) struct Limits {
     pub(crate) bodies: Bodies,
     pub(crate) request_timeout: Duration,
+    pub(crate) retry: RetryRules,
     pub(crate) request_id_headers: Vec<http::HeaderName>,
 }
 
@@ -52,13 +55,18 @@ impl Gateway {
     ) -> io::Result<Arc<Self>> {
         let settings = Arc::new(settings);
         let assignment = settings.sticky.assignment.unwrap_or(Assignment::Random);
-        let fleet = Roster::new(settings.policy, assignment);
+        let fleet = Roster::new(settings.placement, assignment, settings.breaker);
+        let clock = Clock::start();
+        // Before pins are restored, which knows addresses too.
+        fleet.expect(&settings.workers);
         let gw = Arc::new(Self {
-            session: Session::new(settings.sticky.clone(), &fleet),
+            session: Session::new(settings.sticky.clone(), &fleet, clock),
+            clock,
             fleet,
             limits: Limits {
                 bodies: settings.bodies,
                 request_timeout: settings.request_timeout,
+                retry: settings.retry,
                 request_id_headers: settings.request_id_headers.clone(),
             },
             meters: Meters::new(&settings.duration_buckets).map_err(io::Error::other)?,
@@ -92,8 +100,7 @@ impl Gateway {
         loop {
             tokio::time::sleep(SNAPSHOT_INTERVAL).await;
             let gw = Arc::clone(self);
-            // A write that fails says so itself.
-            let _ = tokio::task::spawn_blocking(move || gw.session.save(&gw.fleet)).await;
+            tasks::blocking(move || gw.session.save(&gw.fleet)).await;
         }
     }
 

@@ -26,17 +26,19 @@ pub(crate) struct Ticket {
     lease: Lease,
     /// The answer's status; 200 while there is none.
     status: u16,
+    /// Whether the worker said when to come back.
+    retry_after: bool,
     settled: bool,
 }
 
 impl Ticket {
     pub(crate) const fn new(lease: Lease) -> Self {
-        Self { lease, status: 200, settled: false }
+        Self { lease, status: 200, retry_after: false, settled: false }
     }
 
     /// For an answer that has this status.
-    pub(crate) const fn answered(lease: Lease, status: u16) -> Self {
-        Self { lease, status, settled: false }
+    pub(crate) const fn answered(lease: Lease, status: u16, retry_after: bool) -> Self {
+        Self { lease, status, retry_after, settled: false }
     }
 
     /// The exchange ended this way.
@@ -48,6 +50,7 @@ impl Ticket {
         if std::mem::replace(&mut self.settled, true) {
             return;
         }
+        self.lease.record(end, self.status, self.retry_after);
         let upstream = &self.lease.upstream;
         upstream.meters.attempt_failed(match end {
             End::UpstreamBroke => 500,

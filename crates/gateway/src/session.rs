@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 use rand::Rng;
+use smallvec::SmallVec;
 use smg_decide::fleet::{Leg, WorkerId};
 use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
 use smg_decide::keys::{self, Key, Places, Treatment};
@@ -14,11 +15,11 @@ use smg_decide::pins::table::{Table, Turn};
 use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules};
 use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt};
 use smg_wire::header::ROUTING_KEY;
-use tokio::time::Instant;
 
 use self::lease::Flight;
 pub(crate) use self::lease::Lease;
 
+use crate::clock::Clock;
 use crate::fleet::{Group, Roster};
 use crate::settings::{Eviction, Sticky};
 use crate::telemetry::StickyMeters;
@@ -35,7 +36,7 @@ pub(crate) struct Session {
     pins: Arc<Table>,
     /// The pins of `manual`, by leg.
     manual: Arc<Table>,
-    start: Instant,
+    clock: Clock,
 }
 
 /// What the choice for one request rests on.
@@ -52,14 +53,21 @@ struct Seat<'a> {
     key: KeyHash,
     assignment: Assignment,
     candidates: Candidates<'a>,
+    keep_pin: bool,
 }
 
-/// Pins count seconds from so far before the start, so that one from an earlier run can be old.
-const PAST_SECS: u32 = 100_000_000;
+/// What earlier attempts of a request leave for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// Workers that have failed it.
+    pub(crate) excluded: SmallVec<[WorkerId; 4]>,
+    /// The last one is busy, not broken: a key pinned there stays pinned there.
+    pub(crate) keep_pin: bool,
+}
 
 impl Session {
     /// An empty session, or one that remembers what the snapshot file holds.
-    pub(crate) fn new(rules: Sticky, fleet: &Roster) -> Self {
+    pub(crate) fn new(rules: Sticky, fleet: &Roster, clock: Clock) -> Self {
         let replacement = match rules.assignment {
             Some(Assignment::Delegate) | None => Replacement::Leads,
             Some(_) => Replacement::Follows,
@@ -71,7 +79,7 @@ impl Session {
             hashing: Hashing::new(rand::random()),
             pins: table(pins),
             manual: table(manual),
-            start: Instant::now(),
+            clock,
             rules,
         };
         if let Some(file) = session.rules.snapshot.clone() {
@@ -106,7 +114,7 @@ impl Session {
             key: key.filter(|_| hashed).map(|key| key.text),
             target: value(&TARGET_WORKER).filter(|_| treatment == Treatment::HashOwn),
             prompt,
-            now: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
+            now: self.clock.millis(),
         };
         Asking { treatment, key, ask }
     }
@@ -116,16 +124,22 @@ impl Session {
         &self,
         group: &Group,
         asking: &Asking<'_>,
-        excluded: &[WorkerId],
+        round: &Round,
         meters: &StickyMeters,
     ) -> Option<Lease> {
-        let candidates = Candidates::new(&group.workers, excluded);
+        let candidates = Candidates::new(&group.workers, &round.excluded).at(self.clock.millis());
         let dice = &mut rand::rng();
         match (asking.treatment, asking.key) {
             (Treatment::Pin, Some(key)) => {
                 let assignment = self.rules.assignment.unwrap_or(Assignment::Delegate);
                 let key_hash = self.hash(Some(&group.model), key);
-                let seat = Seat { table: &self.pins, key: key_hash, assignment, candidates };
+                let seat = Seat {
+                    table: &self.pins,
+                    key: key_hash,
+                    assignment,
+                    candidates,
+                    keep_pin: round.keep_pin,
+                };
                 let decided = self.pinned(group, asking, &seat, dice);
                 let outcome = decided.as_ref().map_or(Outcome::NoHealthyWorkers, |(o, _)| *o);
                 meters.decided(outcome, Some(key.source), self.entries());
@@ -137,7 +151,13 @@ impl Session {
                 // The policy places by the assignment mode itself.
                 let assignment = Assignment::Delegate;
                 let key_hash = self.hash(None, key);
-                let seat = Seat { table: &self.manual, key: key_hash, assignment, candidates };
+                let seat = Seat {
+                    table: &self.manual,
+                    key: key_hash,
+                    assignment,
+                    candidates,
+                    keep_pin: round.keep_pin,
+                };
                 let decided = self.pinned(group, asking, &seat, dice);
                 let outcome = decided.as_ref().map_or(Outcome::NoHealthyWorkers, |(o, _)| *o);
                 meters.decided(outcome, None, self.entries());
@@ -166,9 +186,11 @@ impl Session {
         candidates: &Candidates<'_>,
         dice: &mut dyn Rng,
     ) -> Option<Lease> {
-        let at = group.policy.propose(&asking.ask, candidates, dice).at?;
+        let proposal = group.policy.propose(&asking.ask, candidates, dice);
+        group.branches.decided(&proposal);
+        let at = proposal.at?;
         group.policy.commit(&asking.ask, group.workers.get(at)?);
-        Lease::new(group, at)
+        Lease::new(group, at, self.clock)
     }
 
     /// A keyed request's turn at a pin table.
@@ -179,28 +201,33 @@ impl Session {
         seat: &Seat<'_>,
         dice: &mut dyn Rng,
     ) -> Option<(Outcome, Lease)> {
-        let Seat { table, key, assignment, candidates } = seat;
+        let Seat { table, key, assignment, candidates, keep_pin } = seat;
         let available = |id| candidates.find(id).is_some();
         let now = self.now();
         let mut turn = table.turn(*key, None, now, available);
         if let Turn::Propose(_) = turn {
             let proposal = assignment.propose(&*group.policy, &asking.ask, candidates, dice);
+            group.branches.decided(&proposal);
             let proposal = group.workers.get(proposal.at?)?;
-            turn = table.turn(*key, Some(proposal.id), now, available);
+            turn = if *keep_pin {
+                table.detour(*key, proposal.id, now)
+            } else {
+                table.turn(*key, Some(proposal.id), now, available)
+            };
             let used = matches!(turn, Turn::Fly { proposal_used: true, .. });
             if used && *assignment == Assignment::Delegate {
                 group.policy.commit(&asking.ask, proposal);
             }
         }
         let Turn::Fly { worker, outcome, first, .. } = turn else { return None };
-        let flight = Flight::counted(Arc::clone(table), *key, self.start, first);
+        let flight = Flight::counted(Arc::clone(table), *key, first);
         let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
-        Some((outcome, Lease::new(group, at)?.flying(Some(flight))))
+        Some((outcome, Lease::new(group, at, self.clock)?.flying(Some(flight))))
     }
 
     /// A key that a policy hashes: not pinned, but its requests in flight are counted.
     fn hashed(&self, key: KeyHash) -> Flight {
-        Flight::uncounted(Arc::clone(&self.pins), key, self.start)
+        Flight::uncounted(Arc::clone(&self.pins), key)
     }
 
     fn hash(&self, model: Option<&str>, key: Key<'_>) -> KeyHash {
@@ -247,14 +274,8 @@ impl Session {
     }
 
     fn now(&self) -> u32 {
-        now(self.start)
+        self.clock.secs()
     }
-}
-
-/// Seconds on the pins' clock.
-fn now(start: Instant) -> u32 {
-    let elapsed = u32::try_from(start.elapsed().as_secs()).unwrap_or(u32::MAX);
-    PAST_SECS.saturating_add(elapsed)
 }
 
 /// One line for each decision of the override (000, "Debug Logs").

@@ -12,7 +12,7 @@ mod rig;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 
-use rig::{Gateway, Worker, get, launch, post};
+use rig::{Gateway, Worker, get, launch, post, post_with};
 
 #[test]
 fn what_cannot_be_meant_ends_with_one_line_that_names_the_flag() {
@@ -147,4 +147,59 @@ fn metrics_have_a_listener_of_their_own() {
     }
     assert_eq!(get(gateway.metrics, "/other").0, 404);
     assert_eq!(get(gateway.port, "/metrics").0, 404);
+}
+
+#[test]
+fn a_key_or_a_named_worker_decides_under_consistent_hashing() {
+    let (one, two) = (Worker::start(), Worker::start());
+    let urls = [&*one.url, &*two.url];
+    let flags = ["--policy", "consistent_hashing"];
+    let (first, second) = (Gateway::start(&urls, &flags), Gateway::start(&urls, &flags));
+    let body = "{\"model\":\"m\",\"messages\":[]}";
+    for n in 0..8 {
+        let key = format!("x-smg-routing-key: conversation-{n}");
+        let here = post_with(first.port, &key, body);
+        assert_eq!(here.0, 200);
+        assert_eq!(here, post_with(second.port, &key, body), "replicas agree");
+    }
+    for (n, url) in urls.iter().enumerate() {
+        let (status, body) = post_with(first.port, &format!("x-smg-target-worker: {n}"), body);
+        assert!(status == 200 && body.contains(url), "{n}: {body}");
+    }
+    let (status, missed) = post_with(first.port, "x-smg-target-worker: 2", body);
+    assert!(status == 503 && missed.contains("no_available_workers"), "{missed}");
+    assert_eq!(post(first.port, body).0, 200);
+    let metrics = get(first.metrics, "/metrics").1;
+    for (branch, count) in [
+        ("routing_key_hit", 8),
+        ("target_worker_hit", 2),
+        ("target_worker_miss", 1),
+        ("random_fallback", 1),
+        ("no_healthy_workers", 0),
+    ] {
+        let name = "smg_consistent_hashing_policy_branch_total";
+        let line = format!("{name}{{branch=\"{branch}\"}} {count}");
+        assert!(metrics.lines().any(|found| found == line), "no {line} in {metrics}");
+    }
+}
+
+#[test]
+fn prompts_that_begin_alike_meet_under_prefix_hash() {
+    let workers: Vec<_> = (0..3).map(|_| Worker::start()).collect();
+    let urls: Vec<_> = workers.iter().map(|worker| &*worker.url).collect();
+    let gateway = Gateway::start(&urls, &["--policy", "prefix_hash", "--prefix-token-count", "4"]);
+    let ask = |text: &str| {
+        let message = format!("{{\"role\":\"user\",\"content\":\"{text}\"}}");
+        post(gateway.port, &format!("{{\"model\":\"m\",\"messages\":[{message}]}}")).1
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for n in 0..24 {
+        let first = ask(&format!("a beginning {n:04} and one end"));
+        assert_eq!(first, ask(&format!("a beginning {n:04} and quite another")));
+        seen.insert(first);
+    }
+    assert_eq!(seen.len(), 3, "different beginnings spread");
+    let metrics = get(gateway.metrics, "/metrics").1;
+    let line = "smg_prefix_hash_policy_branch_total{branch=\"ring_hit\"} 48";
+    assert!(metrics.lines().any(|found| found == line), "{metrics}");
 }

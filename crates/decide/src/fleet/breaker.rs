@@ -14,6 +14,11 @@ pub struct Rules {
     pub timeout_ms: u64,
 }
 
+impl Rules {
+    /// No breaker.
+    pub const OFF: Self = Self { failures: None, successes: 1, timeout_ms: 0 };
+}
+
 /// Where a breaker stands; its text is the label of `smg_worker_cb_transitions_total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
@@ -98,6 +103,12 @@ impl Breaker {
     /// A probe ended, whatever it told.
     pub const fn release(&mut self) {
         self.probes = self.probes.saturating_sub(1);
+    }
+
+    /// Whether it remembers anything: an untroubled one admits everybody and hears of failures only.
+    #[must_use]
+    pub const fn is_troubled(&self) -> bool {
+        !matches!(self.state, State::Closed) || self.run > 0 || self.probes > 0
     }
 
     /// Takes note of an outcome. While open, outcomes of requests from before change nothing.

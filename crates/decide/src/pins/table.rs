@@ -84,6 +84,21 @@ impl Table {
         self.len() == 0
     }
 
+    /// As [`Self::turn`] with a proposal that leaves the pin where it is: the pinned worker is busy,
+    /// not broken, and the next request goes there again.
+    pub fn detour(&self, key: KeyHash, proposal: WorkerId, now: u32) -> Turn {
+        let mut shard = self.shard(key);
+        let outcome = match shard.pins.get_mut(key) {
+            Some(record) => {
+                record.used = now;
+                Outcome::OccupiedMiss
+            }
+            None => Outcome::Vacant,
+        };
+        let first = shard.enter(key, proposal);
+        Turn::Fly { worker: proposal, outcome, proposal_used: true, first }
+    }
+
     /// One step of a key. Without a `proposal` it either flies on its pin or is told to propose;
     /// with one it always flies, on the proposal or on the pin that another request of the key set
     /// meanwhile. `now` counts seconds on a clock of the caller's.
@@ -334,6 +349,16 @@ mod tests {
         assert_eq!(table.turn(key("k"), None, 0, |_| false), Turn::Propose(Step::Replace));
         let back = table.turn(key("k"), None, 0, |_| true);
         assert!(matches!(back, Turn::Fly { worker: A, outcome: Outcome::OccupiedHit, .. }));
+    }
+
+    #[test]
+    fn a_detour_leaves_the_pin_where_it_is() {
+        let table = Table::new(RULES, None);
+        fly(&table, key("k"), A);
+        let detour = table.detour(key("k"), B, 0);
+        assert!(matches!(detour, Turn::Fly { worker: B, outcome: Outcome::OccupiedMiss, .. }));
+        assert!(table.leave(key("k"), B, 0));
+        assert_eq!(fly(&table, key("k"), B), (A, Outcome::OccupiedHit, false));
     }
 
     #[test]

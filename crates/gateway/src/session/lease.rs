@@ -2,18 +2,22 @@
 
 use std::sync::Arc;
 
+use crate::clock::Clock;
+use crate::fleet::{Group, Upstream};
+use smg_decide::fleet::breaker::State;
 use smg_decide::fleet::load::Charge;
 use smg_decide::keys::scope::KeyHash;
 use smg_decide::pins::table::Table;
-use tokio::time::Instant;
-
-use crate::fleet::{Group, Upstream};
+use smg_decide::settle::{self, End};
 
 /// A worker chosen for a request, counted as in flight there until dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) upstream: Arc<Upstream>,
     charge: Charge,
+    /// Whether it is a probe of a half-open breaker.
+    probe: bool,
+    clock: Clock,
     flight: Option<Flight>,
 }
 
@@ -22,36 +26,34 @@ pub(crate) struct Lease {
 pub(super) struct Flight {
     table: Arc<Table>,
     key: KeyHash,
-    start: Instant,
     /// Whether it is the key's first one there; `None` when the table has not counted it yet.
     first: Option<bool>,
 }
 
 impl Flight {
     /// One that the table has counted in its turn.
-    pub(super) const fn counted(
-        table: Arc<Table>,
-        key: KeyHash,
-        start: Instant,
-        first: bool,
-    ) -> Self {
-        Self { table, key, start, first: Some(first) }
+    pub(super) const fn counted(table: Arc<Table>, key: KeyHash, first: bool) -> Self {
+        Self { table, key, first: Some(first) }
     }
 
     /// One that has yet to be counted.
-    pub(super) const fn uncounted(table: Arc<Table>, key: KeyHash, start: Instant) -> Self {
-        Self { table, key, start, first: None }
+    pub(super) const fn uncounted(table: Arc<Table>, key: KeyHash) -> Self {
+        Self { table, key, first: None }
     }
 }
 
 impl Lease {
     /// A lease of the worker at this place of the group.
-    pub(super) fn new(group: &Group, at: usize) -> Option<Self> {
+    pub(super) fn new(group: &Group, at: usize, clock: Clock) -> Option<Self> {
         let upstream = Arc::clone(group.upstreams.get(at)?);
         group.selections.inc();
         let charge = upstream.worker.begin(None);
         upstream.meters.requests_active.inc();
-        Some(Self { upstream, charge, flight: None })
+        let passed = upstream.worker.pass(clock.millis());
+        if let Some(told) = &passed {
+            upstream.meters.breaker.show(told);
+        }
+        Some(Self { upstream, charge, probe: passed.is_some(), clock, flight: None })
     }
 
     /// The same for a request of a key.
@@ -67,6 +69,18 @@ impl Lease {
         self.flight = flight;
         self
     }
+
+    /// Tells the worker's breaker how the exchange ended.
+    pub(crate) fn record(&self, end: End, status: u16, retry_after: bool) {
+        let worker = &self.upstream.worker;
+        // Half open or not makes a difference for refusals only.
+        let state = if self.probe { State::HalfOpen } else { State::Closed };
+        let outcome = settle::outcome(end, status, retry_after, state);
+        self.upstream.meters.breaker.count(outcome);
+        if let Some(told) = worker.record(outcome, self.clock.millis()) {
+            self.upstream.meters.breaker.show(&told);
+        }
+    }
 }
 
 impl Drop for Lease {
@@ -74,8 +88,11 @@ impl Drop for Lease {
         let worker = &self.upstream.worker;
         worker.end(self.charge);
         self.upstream.meters.requests_active.dec();
-        let Some(Flight { table, key, start, .. }) = &self.flight else { return };
-        if table.leave(*key, worker.id, super::now(*start)) {
+        if self.probe {
+            worker.release();
+        }
+        let Some(Flight { table, key, .. }) = &self.flight else { return };
+        if table.leave(*key, worker.id, self.clock.secs()) {
             worker.key_ends();
             self.upstream.meters.keys_active.dec();
         }

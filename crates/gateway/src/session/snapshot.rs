@@ -165,6 +165,9 @@ fn unix_secs() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
+    use crate::settings::BreakerRules;
+    use crate::settings::testing::placement;
     use crate::settings::{PolicyName, Sticky};
     use smg_decide::fleet::Leg;
     use smg_decide::keys::scope::Scope;
@@ -206,8 +209,9 @@ mod tests {
     #[tokio::test]
     async fn a_restart_keeps_every_pin_whatever_the_order_of_workers() {
         let place = Place::new("restart");
-        let fleet = Roster::new(PolicyName::RoundRobin, Assignment::Random);
-        let session = Session::new(rules(&place.0), &fleet);
+        let fleet =
+            Roster::new(placement(PolicyName::RoundRobin), Assignment::Random, BreakerRules::OFF);
+        let session = Session::new(rules(&place.0), &fleet, Clock::start());
         let urls = ["http://a", "http://b", "http://c"];
         for n in 0..3000 {
             let id = fleet.intern(urls[n as usize % 3]);
@@ -217,9 +221,10 @@ mod tests {
         }
         assert_eq!(save(&session, &place.0, &fleet).unwrap(), 3000);
 
-        let other = Roster::new(PolicyName::RoundRobin, Assignment::Random);
+        let other =
+            Roster::new(placement(PolicyName::RoundRobin), Assignment::Random, BreakerRules::OFF);
         let ids = ["http://c", "http://a", "http://b"].map(|url| (url, other.intern(url)));
-        let back = Session::new(rules(&place.0), &other);
+        let back = Session::new(rules(&place.0), &other, Clock::start());
         assert_eq!(back.entries(), 3000);
         for n in 0..3000 {
             let url = urls[n as usize % 3];
@@ -233,17 +238,18 @@ mod tests {
     #[tokio::test]
     async fn a_damaged_file_is_a_cold_start() {
         let place = Place::new("damaged");
-        let fleet = Roster::new(PolicyName::RoundRobin, Assignment::Random);
-        let session = Session::new(rules(&place.0), &fleet);
+        let fleet =
+            Roster::new(placement(PolicyName::RoundRobin), Assignment::Random, BreakerRules::OFF);
+        let session = Session::new(rules(&place.0), &fleet, Clock::start());
         let id = fleet.intern("http://a");
         session.pins.turn(key(&session, 1), Some(id), session.now(), |_| true);
         save(&session, &place.0, &fleet).unwrap();
         let whole = fs::read(&place.0).unwrap();
         for cut in [0, 7, 20, whole.len() / 2, whole.len() - 1] {
             fs::write(&place.0, &whole[..cut]).unwrap();
-            let _ = Session::new(rules(&place.0), &fleet);
+            let _ = Session::new(rules(&place.0), &fleet, Clock::start());
         }
         fs::write(&place.0, b"something else entirely, and long enough to look at").unwrap();
-        assert_eq!(Session::new(rules(&place.0), &fleet).entries(), 0);
+        assert_eq!(Session::new(rules(&place.0), &fleet, Clock::start()).entries(), 0);
     }
 }

@@ -77,7 +77,7 @@ async fn attempt(
             .map_err(|error| {
                 tracing::debug!(worker = pool.origin().url(), %error, "connect failed");
                 let fault = match error.kind() {
-                    std::io::ErrorKind::TimedOut => Fault::Timeout,
+                    std::io::ErrorKind::TimedOut => Fault::ConnectTimeout,
                     _ => Fault::Connect,
                 };
                 failed(fault, false)
@@ -241,7 +241,7 @@ async fn ask(pool: &Pool, path: &str) -> Result<(StatusCode, Bytes), String> {
     .await
 }
 
-/// A deadline this far from now.
-pub(crate) fn deadline(timeout: Duration) -> Deadline {
-    Box::pin(tokio::time::sleep_until(Instant::now() + timeout))
+/// A deadline at this moment.
+pub(crate) fn deadline(at: Instant) -> Deadline {
+    Box::pin(tokio::time::sleep_until(at))
 }

@@ -28,6 +28,8 @@ mod pools;
 #[cfg(test)]
 mod refusals;
 #[cfg(test)]
+mod retries;
+#[cfg(test)]
 mod slow_readers;
 #[cfg(test)]
 mod stickiness;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smg_gateway::Gateway;
-use smg_gateway::settings::Eviction;
 use smg_gateway::settings::{
-    Bodies, Connections, HealthChecks, PolicyName, Settings, Startup, Sticky, Thresholds,
+    Bodies, BreakerRules, BucketRules, Connections, Eviction, ExpectedWait, HealthChecks,
+    LoadPolling, Placement, PolicyName, PrefixRules, RetryRules, Settings, Startup, Sticky,
+    Thresholds,
 };
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -157,6 +158,21 @@ pub(crate) fn sticky() -> Sticky {
     }
 }
 
+/// Round robin; the rest as the flags have it.
+fn placement() -> Placement {
+    Placement {
+        policy: PolicyName::RoundRobin,
+        wait: ExpectedWait {
+            kv_pressure_weight: 0.15,
+            default_throughput: 2000.0,
+            mean_prefill_tokens: 1024,
+        },
+        max_waiting: None,
+        prefix: PrefixRules { tokens: 256, load_factor: 1.25, abs_threshold: 10 },
+        bucket: BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 },
+    }
+}
+
 fn settings(workers: &[&Worker]) -> Settings {
     let anywhere = "127.0.0.1:0".parse().expect("an address");
     Settings {
@@ -175,7 +191,8 @@ fn settings(workers: &[&Worker]) -> Settings {
             thresholds: Thresholds { failure: 3, success: 2 },
             endpoint: "/health".to_owned(),
         }),
-        policy: PolicyName::RoundRobin,
+        placement: placement(),
+        loads: LoadPolling { interval: Duration::from_secs(10), always: false },
         sticky: Sticky { key_override: false, ..sticky() },
         bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },
         connections: Connections {
@@ -183,6 +200,14 @@ fn settings(workers: &[&Worker]) -> Settings {
             max_idle: 500,
             connect_timeout: Duration::from_secs(10),
         },
+        retry: RetryRules {
+            attempts: 1,
+            initial_ms: 50,
+            max_ms: 30_000,
+            multiplier: 1.5,
+            jitter: 0.2,
+        },
+        breaker: BreakerRules::OFF,
         request_timeout: TIMEOUT,
         request_id_headers: ["x-request-id", "x-correlation-id"]
             .map(http::HeaderName::from_static)

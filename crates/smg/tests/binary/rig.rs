@@ -31,7 +31,10 @@ impl Gateway {
         let (port, metrics) = (free_port(), free_port());
         let mut command = launch(["--host", "127.0.0.1", "--prometheus-host", "127.0.0.1"]);
         command.args(["--port", &port.to_string(), "--prometheus-port", &metrics.to_string()]);
-        command.args(["--policy", "round_robin"]).args(flags);
+        if !flags.contains(&"--policy") {
+            command.args(["--policy", "round_robin"]);
+        }
+        command.args(flags);
         if !workers.is_empty() {
             command.arg("--worker-urls").args(workers);
         }
@@ -172,8 +175,14 @@ pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
 
 /// Posts a chat completion.
 pub(crate) fn post(port: u16, body: &str) -> (u16, String) {
+    post_with(port, "x-nothing: special", body)
+}
+
+/// Posts a chat completion with a header.
+pub(crate) fn post_with(port: u16, header: &str, body: &str) -> (u16, String) {
     let length = body.len();
-    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close";
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}");
     exchange(port, &format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}"))
 }
 
