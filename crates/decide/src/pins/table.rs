@@ -84,19 +84,15 @@ impl Table {
         self.len() == 0
     }
 
-    /// As [`Self::turn`] with a proposal that leaves the pin where it is: the pinned worker is busy,
-    /// not broken, and the next request goes there again.
-    pub fn detour(&self, key: KeyHash, proposal: WorkerId, now: u32) -> Turn {
+    /// As [`Self::turn`] with a proposal, in answer to `step`, that leaves the pin where it is: the
+    /// pinned worker is busy, not broken, and the next request goes there again.
+    pub fn detour(&self, key: KeyHash, step: Step, proposal: WorkerId, now: u32) -> Turn {
         let mut shard = self.shard(key);
-        let outcome = match shard.pins.get_mut(key) {
-            Some(record) => {
-                record.used = now;
-                Outcome::OccupiedMiss
-            }
-            None => Outcome::Vacant,
-        };
+        if let Some(record) = shard.pins.get_mut(key) {
+            record.used = record.used.max(now);
+        }
         let first = shard.enter(key, proposal);
-        Turn::Fly { worker: proposal, outcome, proposal_used: true, first }
+        Turn::Fly { worker: proposal, outcome: step.outcome(), proposal_used: true, first }
     }
 
     /// One step of a key. Without a `proposal` it either flies on its pin or is told to propose;
@@ -355,7 +351,7 @@ mod tests {
     fn a_detour_leaves_the_pin_where_it_is() {
         let table = Table::new(RULES, None);
         fly(&table, key("k"), A);
-        let detour = table.detour(key("k"), B, 0);
+        let detour = table.detour(key("k"), Step::Replace, B, 0);
         assert!(matches!(detour, Turn::Fly { worker: B, outcome: Outcome::OccupiedMiss, .. }));
         assert!(table.leave(key("k"), B, 0));
         assert_eq!(fly(&table, key("k"), B), (A, Outcome::OccupiedHit, false));
@@ -385,6 +381,8 @@ mod tests {
         }
         table.leave(key("k"), A, 0);
         table.leave(key("k"), A, 0);
+        table.detour(key("k"), Step::Replace, B, 48);
+        table.leave(key("k"), B, 0);
         assert_eq!((table.sweep(149, 100), table.sweep(150, 100)), (0, 1));
     }
 
