@@ -37,7 +37,7 @@ mod trail;
 mod tests;
 
 /// Steps of a seed, unless told otherwise.
-pub const STEPS: usize = 600;
+pub const STEPS: usize = 500;
 
 /// What is played.
 #[derive(Clone, Copy, Debug)]

@@ -8,11 +8,13 @@ use super::model::{Check, Seen, ensure};
 use super::play::Play;
 use super::policies::Law;
 use super::setting::{MODELS, Move};
+use super::shell::millis;
 
 /// A way in which a worker is unavailable, and the way out of it (000: "healthy, with its circuit
 /// breaker not open, and not vetoed by overload protection"). A new one is a line.
 type Ailment = (&'static str, fn(&Worker, bool));
-const AILMENTS: &[Ailment] = &[("healthy", Worker::set_healthy)];
+const AILMENTS: &[Ailment] =
+    &[("healthy", Worker::set_healthy), ("not vetoed", |worker, well| worker.set_vetoed(!well))];
 
 /// Workers there ever are.
 const MOST_WORKERS: usize = 10;
@@ -60,7 +62,13 @@ impl Play {
         };
         let id = WorkerId(u32::try_from(self.model.workers.len()).ok()?);
         self.trail.say(|| format!("add {id:?} for {serves:?}"));
-        self.model.workers.push(Seen { serves, listed: true, ailing: 0, in_flight: 0 });
+        self.model.workers.push(Seen {
+            serves,
+            listed: true,
+            ailing: 0,
+            tripped: false,
+            in_flight: 0,
+        });
         self.shell.add(serves);
         Some(id)
     }
@@ -127,9 +135,10 @@ impl Play {
     }
 
     fn places(&mut self) -> Places {
+        let now = millis(self.clock);
         let mut places = Places::new();
         for group in &self.shell.groups {
-            let candidates = Candidates::new(&group.workers, &[]);
+            let candidates = Candidates::new(&group.workers, &[]).at(now);
             for n in 0..WATCHED {
                 let key = format!("watched {n}");
                 let ask = Ask { key: Some(&key), ..Ask::default() };

@@ -8,14 +8,16 @@ use smg_decide::pins::records::Record;
 
 use super::model::{Check, Name, Remembered, ensure};
 use super::play::Play;
+use super::shell::millis;
 
 impl Play {
     /// The core's counts and pins are the model's.
     pub(super) fn agrees(&self) -> Check {
+        let now = millis(self.clock);
         for (member, seen) in self.shell.members.iter().zip(&self.model.workers) {
             let worker = &member.worker;
-            let told = (worker.in_flight(), worker.keys_in_flight(), worker.available());
-            let wanted = (seen.in_flight, self.model.keys_in_flight(worker.id), seen.ailing == 0);
+            let told = (worker.in_flight(), worker.keys_in_flight(), worker.available(now));
+            let wanted = (seen.in_flight, self.model.keys_in_flight(worker.id), seen.is_well());
             ensure(told == wanted, || {
                 let what = "requests in flight, keys in flight, available";
                 format!("{:?} has {told:?}, not {wanted:?}: {what}", worker.id)
@@ -88,11 +90,12 @@ impl Play {
     /// moves a key").
     pub(super) fn homes(&self) -> HashMap<(KeyHash, usize), Option<WorkerId>> {
         let records = self.shell.tables().into_iter().flat_map(|table| table.records().flatten());
+        let now = millis(self.clock);
         let mut homes = HashMap::new();
         for record in records {
             for (model, group) in self.shell.groups.iter().enumerate() {
                 let up = |id: &WorkerId| {
-                    group.workers.iter().any(|worker| worker.id == *id && worker.available())
+                    group.workers.iter().any(|worker| worker.id == *id && worker.available(now))
                 };
                 homes.insert((record.key, model), record.pin.remembered().find(up));
             }
@@ -106,6 +109,8 @@ impl Play {
             let worker = &member.worker;
             let left =
                 (worker.in_flight(), worker.keys_in_flight(), worker.load().unreported_tokens(1));
+            let probes = worker.breaker().probes;
+            ensure(probes == 0, || format!("{:?} is left with {probes} probes", worker.id))?;
             ensure(left == (0, 0, 0), || format!("{:?} is left with {left:?}", worker.id))?;
             for table in self.shell.tables() {
                 for (hash, name) in &self.names {

@@ -76,7 +76,16 @@ pub(super) struct Seen {
     pub(super) listed: bool,
     /// One bit for each ailment.
     pub(super) ailing: u32,
+    /// Its breaker lets nobody through. When it does is for the breaker's own tests to say.
+    pub(super) tripped: bool,
     pub(super) in_flight: u32,
+}
+
+impl Seen {
+    /// 000, "Reuse and Failover".
+    pub(super) const fn is_well(&self) -> bool {
+        self.ailing == 0 && !self.tripped
+    }
 }
 
 /// What is remembered for a key.
@@ -148,14 +157,14 @@ impl Model {
     }
 
     fn is_available(&self, view: &View, id: WorkerId) -> bool {
-        let well = self.workers.get(id.0 as usize).is_some_and(|worker| worker.ailing == 0);
+        let well = self.workers.get(id.0 as usize).is_some_and(Seen::is_well);
         well && view.listed.contains(&id) && !view.excluded.contains(&id)
     }
 
     /// The worker at this place of the list, if it is well; whoever names it means it.
     pub(super) fn target(&self, view: &View, at: usize) -> Option<WorkerId> {
         let id = *view.listed.get(at)?;
-        (self.workers.get(id.0 as usize)?.ailing == 0).then_some(id)
+        self.workers.get(id.0 as usize)?.is_well().then_some(id)
     }
 
     /// Requests of the key in flight on a worker.
@@ -231,6 +240,21 @@ impl Model {
         Ok(Decision { worker, outcome, proposal_used: outcome != Outcome::OccupiedHit, first })
     }
 
+    /// A request goes round its busy pinned worker to what was placed, and nothing is pinned (ours:
+    /// an answer of 429 does not walk a conversation away).
+    pub(super) fn detours(
+        &mut self,
+        (name, outcome): (&Name, Outcome),
+        placed: WorkerId,
+        now: u32,
+    ) -> Decision {
+        if let Some(pin) = self.pins.get_mut(name) {
+            pin.used = pin.used.max(now);
+        }
+        let first = self.flies(Some(name), placed);
+        Decision { worker: placed, outcome, proposal_used: true, first }
+    }
+
     /// A request is in flight; true if it is its key's first there.
     pub(super) fn flies(&mut self, name: Option<&Name>, id: WorkerId) -> bool {
         if let Some(worker) = self.workers.get_mut(id.0 as usize) {
@@ -300,6 +324,7 @@ impl Model {
                 let turn = self.turns.get(view.model).copied().unwrap_or(0);
                 available.iter().copied().cycle().nth(turn % available.len()).into_iter().collect()
             }
+            (Assignment::Delegate, Law::First) => available.first().copied().into_iter().collect(),
             (Assignment::Delegate, Law::Ring) => match key {
                 Some(key) => {
                     let same = (key.to_owned(), available);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use smg_decide::fleet::WorkerId;
+use smg_decide::fleet::breaker::Outcome as Mark;
 use smg_decide::keys::Treatment;
 use smg_decide::keys::scope::KeyHash;
 use smg_decide::pins::Outcome;
@@ -14,7 +15,7 @@ use super::model::{Check, Decision, Fate, Model, Name, View, ensure};
 use super::policies::{Entry, Law};
 use super::request::Request;
 use super::setting::{Move, Setting};
-use super::shell::{Choice, Flight, Open, Shell, Told};
+use super::shell::{BREAKER, Choice, Flight, Open, Shell, Told, millis};
 use super::sums::Sums;
 use super::trail::Trail;
 use crate::dice::Dice;
@@ -42,6 +43,7 @@ pub(super) struct Held {
     open: Open,
     name: Name,
     view: View,
+    outcome: Outcome,
 }
 
 /// A request in flight.
@@ -76,7 +78,7 @@ impl Play {
             trail: Trail::default(),
             sums: Sums::default(),
         };
-        for _ in 0..play.dice.below(6) {
+        for _ in 0..play.dice.below(8) {
             play.join();
         }
         Some(play)
@@ -91,11 +93,15 @@ impl Play {
         match next {
             Move::Ask => self.ask()?,
             Move::Land => self.land_one()?,
-            Move::End => drop(self.end_one()?),
+            Move::End => {
+                let failed = self.dice.below(8) == 0;
+                self.end_one(if failed { Mark::Failure } else { Mark::Success })?;
+            }
             Move::Retry => self.retry()?,
             Move::Pass => self.pass()?,
             fleet => self.change_fleet(fleet)?,
         }
+        self.see_breakers(self.clock);
         self.agrees()
     }
 
@@ -103,9 +109,11 @@ impl Play {
     pub(super) fn come_to_rest(&mut self) -> Check {
         while let Some(held) = self.held.pop() {
             self.land(held)?;
+            self.see_breakers(self.clock);
             self.agrees()?;
         }
-        while self.end_one()?.is_some() {
+        while self.end_one(Mark::Nothing)?.is_some() {
+            self.see_breakers(self.clock);
             self.agrees()?;
         }
         self.is_at_rest()
@@ -118,6 +126,7 @@ impl Play {
 
     /// A request or its next attempt is placed, or holds a proposal.
     fn attempt(&mut self, request: Rc<Request>) -> Check {
+        self.see_breakers(self.clock);
         let fate = Model::fate(&self.setting, &request);
         let view = self.model.view(&request);
         let asking = self.shell.asking(&request, self.clock).ok_or("no group for the model")?;
@@ -156,7 +165,7 @@ impl Play {
             (Choice::Holds(open, step), Fate::Pinned(name), Some((outcome, _))) => {
                 self.expects(outcome, step.outcome())?;
                 self.placement_is_allowed(&view, &name, Some(open.placed))?;
-                let held = Held { open, name, view };
+                let held = Held { open, name, view, outcome };
                 let stays = self.dice.below(100) < self.setting.mix.overtaken;
                 if stays && self.held.len() < MOST_HELD {
                     self.trail.add(|| format!("; {outcome:?} holds {:?}", held.open.placed));
@@ -216,10 +225,14 @@ impl Play {
 
     /// What was proposed is brought to the table.
     fn land(&mut self, held: Held) -> Check {
-        let Held { open, name, view } = held;
+        let Held { open, name, view, outcome } = held;
         let (placed, now) = (open.placed, open.now);
-        let wanted = (Some(placed), now);
-        let decision = self.model.lands(&self.setting, &name, &view, wanted)?;
+        self.see_breakers(now);
+        let decision = if open.request.keep_pin {
+            self.model.detours((&name, outcome), placed, now)
+        } else {
+            self.model.lands(&self.setting, &name, &view, (Some(placed), now))?
+        };
         let (flight, told) = self.shell.land(open).ok_or("a proposal did not land")?;
         if !decision.proposal_used {
             self.sums.overtaken += 1;
@@ -255,25 +268,33 @@ impl Play {
     }
 
     /// Ends a request in flight, if there is one.
-    fn end_one(&mut self) -> Result<Option<Flight>, String> {
+    fn end_one(&mut self, mark: Mark) -> Result<Option<Flight>, String> {
         if self.flying.is_empty() {
             return Ok(None);
         }
         let Flying { flight, name } = self.flying.swap_remove(self.dice.below(self.flying.len()));
         let worker = flight.worker.id;
         let key = || name.as_ref().map_or("-", |name| &name.key);
-        self.trail.say(|| format!("end {worker:?} key {:.24}", key()));
+        self.trail.say(|| format!("end {worker:?} key {:.24} {mark:?}", key()));
         let last = self.model.ends(name.as_ref(), worker, self.clock);
-        let told = self.shell.end(&flight, self.clock)?;
+        let told = self.shell.end(&flight, mark, self.clock)?;
         ensure(told == last, || format!("the key's last request there: {told}, not {last}"))?;
         Ok(Some(flight))
     }
 
     /// A request fails on its worker and is tried again elsewhere.
     fn retry(&mut self) -> Check {
-        let Some(flight) = self.end_one()? else { return Ok(()) };
+        // A worker that says it has enough is not broken.
+        let busy = self.dice.below(3) == 0;
+        let mark = if busy { Mark::Nothing } else { Mark::Failure };
+        let Some(flight) = self.end_one(mark)? else { return Ok(()) };
         let mut again = Request::clone(&flight.request);
         again.excluded.push(flight.worker.id);
+        again.keep_pin = busy;
+        // Where nobody else is left, those it has failed on get another chance.
+        if self.model.available(&self.model.view(&again)).is_empty() {
+            again.excluded.clear();
+        }
         self.attempt(Rc::new(again))
     }
 
@@ -301,6 +322,13 @@ impl Play {
         }
         self.clock = until;
         Ok(())
+    }
+
+    /// Which breakers let nobody through at `now`.
+    pub(super) fn see_breakers(&mut self, now: u32) {
+        for (seen, member) in self.model.workers.iter_mut().zip(&self.shell.members) {
+            seen.tripped = !member.worker.breaker().admits(&BREAKER, millis(now));
+        }
     }
 
     /// One hash stands for one name, and one name for one hash.

@@ -33,6 +33,8 @@ pub(super) struct Request {
     pub(super) tokens: Option<u32>,
     /// Workers it has already failed on.
     pub(super) excluded: Vec<WorkerId>,
+    /// The last of them is busy, not broken: its pin stays.
+    pub(super) keep_pin: bool,
 }
 
 impl Request {
@@ -58,6 +60,7 @@ impl Request {
             tokens: one_of(dice, &[None, u32::try_from(prompt.len() / 4).ok()]),
             prompt,
             excluded: Vec::new(),
+            keep_pin: false,
         }
     }
 

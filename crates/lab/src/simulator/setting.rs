@@ -76,11 +76,11 @@ const USUAL: [(Move, usize); 11] = [
     (Move::Land, 12),
     (Move::End, 32),
     (Move::Retry, 4),
-    (Move::Fall, 3),
-    (Move::Rise, 8),
+    (Move::Fall, 4),
+    (Move::Rise, 16),
     (Move::Add, 1),
     (Move::Remove, 1),
-    (Move::Return, 4),
+    (Move::Return, 6),
     (Move::Pass, 3),
     (Move::Report, 1),
 ];
@@ -126,7 +126,7 @@ impl Setting {
         Some(Self {
             policy,
             name: (policy.make)(Assignment::Random).name(),
-            key_override: dice.below(4) > 0,
+            key_override: dice.below(6) > 0,
             assignment: one_of(dice, &modes),
             listed,
             // A full shard draws sixteen of its records by odd steps. Where a power of two of them

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use smg_decide::fleet::breaker::{self, Outcome as Mark};
 use smg_decide::fleet::load::Charge;
 use smg_decide::fleet::{Leg, Worker, WorkerId};
 use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
@@ -64,6 +65,7 @@ pub(super) struct Open {
     pub(super) request: Rc<Request>,
     asking: Asking,
     hash: KeyHash,
+    step: Step,
     group: Arc<Group>,
     at: usize,
     pub(super) placed: WorkerId,
@@ -75,7 +77,11 @@ pub(super) struct Open {
 pub(super) struct Flight {
     pub(super) request: Rc<Request>,
     pub(super) worker: Arc<Worker>,
+    asking: Asking,
+    group: Arc<Group>,
     charge: Charge,
+    /// Whether it is a probe of a half-open breaker.
+    probe: bool,
     key: Option<(Seat, KeyHash)>,
 }
 
@@ -102,8 +108,14 @@ pub(super) enum Choice {
     Nobody(Step),
 }
 
-/// Stands in for a time that the policies see in milliseconds.
-const SECOND: u64 = 1000;
+/// Breakers that trip soon and recover soon.
+pub(super) const BREAKER: breaker::Rules =
+    breaker::Rules { failures: Some(3), successes: 2, timeout_ms: 2000 };
+
+/// A second of the pins' clock on the clock of breakers and policies.
+pub(super) const fn millis(now: u32) -> u64 {
+    now as u64 * 1000
+}
 
 impl Shell {
     pub(super) fn new(setting: &Setting, fault: Option<Fault>) -> Self {
@@ -168,16 +180,16 @@ impl Shell {
         let (Some(seat), Some(hash)) = (seat(asking.treatment), asking.hash) else {
             return self.placed(request, asking, group, dice);
         };
-        let available = |id| self.may_go(&group, request, id);
+        let available = |id| self.may_go(&group, request, asking, id);
         match self.table(seat).turn(hash, None, asking.now, available) {
             Turn::Fly { worker, outcome, proposal_used, first } => {
                 let told = Told { outcome: Some(outcome), proposal_used, first };
                 let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
-                let flight = fly(request, group.workers.get(at)?, Some((seat, hash)), first);
+                let flight = fly((request, asking), &group, at, (Some((seat, hash)), first))?;
                 Some(Choice::Flies(flight, told))
             }
             Turn::Propose(step) => {
-                let candidates = Candidates::new(&group.workers, &request.excluded);
+                let candidates = candidates(&group, request, asking);
                 with_ask(request, asking, |ask| {
                     let policy = &*group.policy;
                     let proposal = self.mode(seat).propose(policy, ask, &candidates, dice);
@@ -185,7 +197,7 @@ impl Shell {
                     let placed = group.workers.get(at)?.id;
                     let (request, asking) = (Rc::clone(request), asking.clone());
                     let (now, group) = (asking.now, Arc::clone(&group));
-                    let open = Open { request, asking, hash, group, at, placed, now };
+                    let open = Open { request, asking, hash, step, group, at, placed, now };
                     Some(Choice::Holds(open, step))
                 })
             }
@@ -194,15 +206,19 @@ impl Shell {
 
     /// The second half: the proposal is brought to the table.
     pub(super) fn land(&self, open: Open) -> Option<(Flight, Told)> {
-        let Open { request, asking, hash, group, at, placed, now } = open;
+        let Open { request, asking, hash, step, group, at, placed, now } = open;
         let seat = seat(asking.treatment)?;
         let available = |id| {
             let overwrites = self.is(Fault::Overwrite) && id != placed;
-            self.may_go(&group, &request, id) && !overwrites
+            self.may_go(&group, &request, &asking, id) && !overwrites
         };
-        let Turn::Fly { worker, outcome, proposal_used, first } =
-            self.table(seat).turn(hash, Some(placed), now, available)
-        else {
+        let table = self.table(seat);
+        let turn = if request.keep_pin {
+            table.detour(hash, step, placed, now)
+        } else {
+            table.turn(hash, Some(placed), now, available)
+        };
+        let Turn::Fly { worker, outcome, proposal_used, first } = turn else {
             return None;
         };
         let delegates = self.mode(seat) == Assignment::Delegate;
@@ -213,7 +229,7 @@ impl Shell {
             });
         }
         let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
-        let flight = fly(&request, group.workers.get(at)?, Some((seat, hash)), first);
+        let flight = fly((&request, &asking), &group, at, (Some((seat, hash)), first))?;
         Some((flight, Told { outcome: Some(outcome), proposal_used, first }))
     }
 
@@ -225,7 +241,7 @@ impl Shell {
         group: Arc<Group>,
         dice: &mut Dice,
     ) -> Option<Choice> {
-        let candidates = Candidates::new(&group.workers, &request.excluded);
+        let candidates = candidates(&group, request, asking);
         with_ask(request, asking, |ask| {
             let Some(at) = group.policy.propose(ask, &candidates, dice).at else {
                 return Some(Choice::Nobody(Step::Place));
@@ -237,14 +253,21 @@ impl Shell {
             let outcome =
                 (asking.treatment == Treatment::PinManual).then_some(Outcome::NoRoutingId);
             let told = Told { outcome, proposal_used: true, first };
-            Some(Choice::Flies(fly(request, worker, key, first), told))
+            Some(Choice::Flies(fly((request, asking), &group, at, (key, first))?, told))
         })
     }
 
-    /// A request ended; true if it was its key's last there. Fails where a count would fall below
-    /// zero.
-    pub(super) fn end(&mut self, flight: &Flight, now: u32) -> Result<bool, String> {
-        let Flight { worker, charge, key, .. } = flight;
+    /// A request ended like that; true if it was its key's last there. Fails where a count would
+    /// fall below zero.
+    pub(super) fn end(&mut self, flight: &Flight, mark: Mark, now: u32) -> Result<bool, String> {
+        let Flight { request, worker, asking, group, charge, probe, key } = flight;
+        worker.record(mark, millis(now));
+        if mark == Mark::Failure {
+            with_ask(request, asking, |ask| group.policy.undo(ask, worker));
+        }
+        if *probe {
+            worker.release();
+        }
         self.ended += 1;
         let now_and_then = self.ended.is_multiple_of(8);
         if worker.in_flight() == 0 {
@@ -271,7 +294,7 @@ impl Shell {
     pub(super) fn sweep(&self, now: u32, max_idle: u32, interval: u32) -> usize {
         let late = if self.is(Fault::LateSweep) { interval } else { 0 };
         for group in &self.groups {
-            group.policy.sweep(u64::from(now) * SECOND);
+            group.policy.sweep(millis(now));
         }
         let max_idle = max_idle + late;
         self.pins.sweep(now, max_idle) + self.manual.sweep(now, max_idle)
@@ -323,8 +346,8 @@ impl Shell {
         [&self.pins, &self.manual]
     }
 
-    fn may_go(&self, group: &Group, request: &Request, id: WorkerId) -> bool {
-        let candidates = Candidates::new(&group.workers, &request.excluded);
+    fn may_go(&self, group: &Group, request: &Request, asking: &Asking, id: WorkerId) -> bool {
+        let candidates = candidates(group, request, asking);
         let blind = self.is(Fault::Blind) && group.workers.iter().any(|worker| worker.id == id);
         candidates.find(id).is_some() || blind
     }
@@ -358,22 +381,31 @@ const fn seat(treatment: Treatment) -> Option<Seat> {
 }
 
 fn stranger(id: WorkerId) -> Arc<Worker> {
-    let worker = Worker::new(id, format!("http://w{}", id.0), Leg::Regular);
+    let worker = Worker::new(id, format!("http://w{}", id.0), Leg::Regular).guarded(BREAKER);
     worker.set_healthy(true);
     Arc::new(worker)
 }
 
+/// Counts a request in, as its key's `first` there or not.
 fn fly(
-    request: &Rc<Request>,
-    worker: &Arc<Worker>,
-    key: Option<(Seat, KeyHash)>,
-    first: bool,
-) -> Flight {
+    (request, asking): (&Rc<Request>, &Asking),
+    group: &Arc<Group>,
+    at: usize,
+    (key, first): (Option<(Seat, KeyHash)>, bool),
+) -> Option<Flight> {
+    let worker = Arc::clone(group.workers.get(at)?);
     let charge = worker.begin(request.tokens);
+    let probe = worker.pass(millis(asking.now)).is_some();
     if first {
         worker.key_begins();
     }
-    Flight { request: Rc::clone(request), worker: Arc::clone(worker), charge, key }
+    let (request, asking) = (Rc::clone(request), asking.clone());
+    Some(Flight { request, worker, asking, group: Arc::clone(group), charge, probe, key })
+}
+
+/// Who may take the request, at the moment its choice began.
+fn candidates<'a>(group: &'a Group, request: &'a Request, asking: &Asking) -> Candidates<'a> {
+    Candidates::new(&group.workers, &request.excluded).at(millis(asking.now))
 }
 
 /// The request as policies see it.
@@ -381,7 +413,7 @@ fn with_ask<T>(request: &Request, asking: &Asking, then: impl FnOnce(&Ask<'_>) -
     let hashed = matches!(asking.treatment, Treatment::Hash | Treatment::HashOwn);
     let target = request.target.map(|at| at.to_string());
     let prompt = [request.prompt.as_str()];
-    let now = u64::from(asking.now) * SECOND;
+    let now = millis(asking.now);
     let mut ask = Ask { prompt: Prompt::Text(&prompt), now, ..Ask::default() };
     ask.key = asking.key.as_deref().filter(|_| hashed);
     ask.target = target.as_ref().map(|text| text.as_bytes());

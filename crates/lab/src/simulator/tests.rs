@@ -29,7 +29,7 @@ fn every_seed_does_what_the_document_says() {
     }
     // What never happened was not tested.
     let rare = [sums.overtaken, sums.swept, sums.displaced];
-    assert!(sums.outcomes.iter().chain(&rare).all(|count| *count > 500), "{sums}");
+    assert!(sums.outcomes.iter().chain(&rare).all(|count| *count > 300), "{sums}");
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_failure_tells_the_rule_the_way_and_the_seed() {
     let failure = first_failure(Plan::new(STEPS, Some(Fault::Threshold))).unwrap();
     assert_eq!(failure.trail.len(), 20);
     let text = failure.to_string();
-    for wanted in ["the document", "round_robin", "ask model", "--fault threshold"] {
+    for wanted in ["the document", "key_override: true", "ask model", "--fault threshold"] {
         assert!(text.contains(wanted), "no {wanted}: {text}");
     }
     let again = failure.plan.play(failure.seed).unwrap_err();
