@@ -291,6 +291,10 @@ impl Play {
         let mut again = Request::clone(&flight.request);
         again.excluded.push(flight.worker.id);
         again.keep_pin = busy;
+        // It may wait before it tries again.
+        if self.dice.below(3) == 0 {
+            self.pass()?;
+        }
         // Where nobody else is left, those it has failed on get another chance.
         if self.model.available(&self.model.view(&again)).is_empty() {
             again.excluded.clear();
