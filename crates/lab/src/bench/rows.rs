@@ -46,6 +46,16 @@ pub(crate) struct Metric {
     pub(crate) aim: Limit,
 }
 
+const START: [Metric; 2] = [
+    Metric { name: "idle memory", unit: "MB", must: Limit::AtMost(20.0), aim: Limit::AtMost(8.0) },
+    Metric {
+        name: "first answer",
+        unit: "ms",
+        must: Limit::AtMost(100.0),
+        aim: Limit::AtMost(50.0),
+    },
+];
+
 impl Row {
     pub(crate) fn routing(self) -> Routing {
         match self {
@@ -115,20 +125,7 @@ impl Row {
                     aim: Limit::AtMost(10.0),
                 },
             ],
-            Self::Start => &[
-                Metric {
-                    name: "idle memory",
-                    unit: "MB",
-                    must: Limit::AtMost(20.0),
-                    aim: Limit::AtMost(8.0),
-                },
-                Metric {
-                    name: "first answer",
-                    unit: "ms",
-                    must: Limit::AtMost(100.0),
-                    aim: Limit::AtMost(50.0),
-                },
-            ],
+            Self::Start => &START,
         }
     }
 }
