@@ -4,15 +4,18 @@
 //! that was really used, which may be another one when somebody else pinned the key meanwhile.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rand::{Rng, RngExt as _};
 
 use crate::fleet::{Worker, WorkerId};
 
+pub mod cache_aware;
+pub mod expected_wait;
 mod random;
 mod round_robin;
 
+pub use cache_aware::CacheAware;
 pub use random::Random;
 pub use round_robin::RoundRobin;
 
@@ -32,8 +35,8 @@ pub enum Reads {
     Prompt,
 }
 
-/// What a policy may look at of a request.
-#[derive(Clone, Copy, Debug, Default)]
+/// What a policy may look at of a request. One ask goes to one policy object.
+#[derive(Clone, Debug, Default)]
 pub struct Ask<'a> {
     /// The routing key, for policies that hash one themselves.
     pub key: Option<&'a str>,
@@ -43,6 +46,9 @@ pub struct Ask<'a> {
     pub prompt: Prompt<'a>,
     /// Milliseconds on the caller's clock.
     pub now: u64,
+    /// Starts empty. `cache_aware` keeps the prompt's hashes here, so that proposing, committing
+    /// and a retry read the prompt once.
+    pub chain: OnceLock<cache_aware::Chain>,
 }
 
 /// A prompt as far as it is known.
@@ -81,6 +87,13 @@ impl Proposal {
     pub const fn by(branch: Branch, at: Option<usize>) -> Self {
         Self { at, branch, matched: None }
     }
+}
+
+/// What one commit changed, so that it can be undone. The default stands for no change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    pub(crate) inserted: cache_aware::Inserted,
+    pub(crate) charged: u32,
 }
 
 /// The workers of one model and leg, less those this request has already failed on.
@@ -130,15 +143,30 @@ impl<'a> Candidates<'a> {
         self.in_turn(dice.random_range(0..=usize::MAX))
     }
 
+    /// The worker at a place in the list, available or not.
+    #[must_use]
+    pub fn worker(&self, at: usize) -> Option<&'a Worker> {
+        self.workers.get(at).map(Arc::as_ref)
+    }
+
     /// One with the least `weight`; equals are drawn by lot.
     pub fn least<W: PartialOrd>(
         &self,
-        weight: impl Fn(&'a Worker) -> W,
+        weight: impl FnMut(&'a Worker) -> W,
+        dice: &mut dyn Rng,
+    ) -> Option<usize> {
+        Self::least_of(self.available(), weight, dice)
+    }
+
+    /// The same among some of the candidates.
+    pub fn least_of<W: PartialOrd>(
+        some: impl Iterator<Item = (usize, &'a Worker)>,
+        mut weight: impl FnMut(&'a Worker) -> W,
         dice: &mut dyn Rng,
     ) -> Option<usize> {
         let mut best: Option<(W, usize)> = None;
         let mut equals = 0_u32;
-        for (at, worker) in self.available() {
+        for (at, worker) in some {
             let weight = weight(worker);
             match best.as_ref().map(|(least, _)| weight.partial_cmp(least)) {
                 Some(Some(Ordering::Greater) | None) => {}
@@ -170,14 +198,16 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     /// Chooses among the available candidates and changes nothing.
     fn propose(&self, ask: &Ask<'_>, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Proposal;
 
-    /// The proposal was used: the request goes to `used`.
-    fn commit(&self, ask: &Ask<'_>, used: &Worker) {
+    /// The proposal was used: the request goes to `used`. Keep the receipt for [`Self::undo`].
+    fn commit(&self, ask: &Ask<'_>, used: &Worker) -> Receipt {
         let _ = (ask, used);
+        Receipt::default()
     }
 
-    /// The request never reached `used` after all, or that worker failed it before any output.
-    fn undo(&self, ask: &Ask<'_>, used: &Worker) {
-        let _ = (ask, used);
+    /// The request never reached `used` after all, or that worker failed it before any output:
+    /// takes back what the commit that gave this receipt added, and nothing else.
+    fn undo(&self, ask: &Ask<'_>, used: &Worker, receipt: Receipt) {
+        let _ = (ask, used, receipt);
     }
 
     /// A worker was removed from the fleet.
