@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use smg_lab::engine::Profile;
 use smg_lab::player::{Naming, Script};
+use smg_lab::prefix_study::fleet::Engines;
 
 /// Tools to try a gateway without a GPU.
 #[derive(Debug, Parser)]
@@ -21,6 +22,29 @@ pub(crate) enum Command {
     Engine(EngineFlags),
     /// Play conversations against an OpenAI-compatible address and print what the caches saved.
     Play(PlayFlags),
+    /// Compare the prefix index of cache_aware with an exact character tree, over generated traces.
+    PrefixStudy(StudyFlags),
+    /// Time what cache_aware does for one request.
+    PickBench,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StudyFlags {
+    /// A file in the Mooncake format to study instead of the generated traces.
+    #[arg(long)]
+    pub(crate) mooncake: Option<std::path::PathBuf>,
+    /// How many engines.
+    #[arg(long, default_value_t = Engines::default().workers)]
+    workers: usize,
+    /// Blocks of 16 tokens in the cache of each.
+    #[arg(long, default_value_t = Engines::default().blocks)]
+    blocks: usize,
+}
+
+impl StudyFlags {
+    pub(crate) fn engines(&self) -> Engines {
+        Engines { workers: self.workers, blocks: self.blocks, ..Engines::default() }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -4,4 +4,7 @@
 pub mod demo;
 pub mod dice;
 pub mod engine;
+pub mod pick_bench;
 pub mod player;
+pub mod prefix_study;
+pub mod traces;

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use tokio::net::TcpListener;
 
-use flags::{Command, EngineFlags, Flags, PlayFlags};
+use flags::{Command, EngineFlags, Flags, PlayFlags, StudyFlags};
 use smg_lab::demo::Sums;
-use smg_lab::{engine, player};
+use smg_lab::traces::mooncake;
+use smg_lab::{engine, pick_bench, player, prefix_study};
 
 mod flags;
 
@@ -20,6 +21,8 @@ fn main() -> ExitCode {
                 match flags.command {
                     Command::Engine(flags) => run_engine(flags).await,
                     Command::Play(flags) => run_play(flags).await,
+                    Command::PrefixStudy(flags) => run_study(&flags),
+                    Command::PickBench => pick_bench::print(&mut io::stdout()),
                 }
             })
         });
@@ -61,4 +64,15 @@ async fn run_play(flags: PlayFlags) -> io::Result<()> {
         sums.same_worker,
         sums.first_token.unwrap_or_default().as_millis(),
     )
+}
+
+fn run_study(flags: &StudyFlags) -> io::Result<()> {
+    let traces = match &flags.mooncake {
+        None => prefix_study::traces(),
+        Some(path) => {
+            let file = io::BufReader::new(std::fs::File::open(path)?);
+            vec![mooncake::read(&path.display().to_string(), file)?]
+        }
+    };
+    prefix_study::print(&mut io::stdout(), &traces, flags.engines())
 }
