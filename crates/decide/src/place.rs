@@ -165,16 +165,20 @@ impl<'a> Candidates<'a> {
         dice: &mut dyn Rng,
     ) -> Option<usize> {
         let mut best: Option<(W, usize)> = None;
-        let mut equals = 0_u32;
+        let (mut equals, mut next) = (0_u32, 0_u32);
         for (at, worker) in some {
             let weight = weight(worker);
             match best.as_ref().map(|(least, _)| weight.partial_cmp(least)) {
                 Some(Some(Ordering::Greater) | None) => {}
                 Some(Some(Ordering::Equal)) => {
                     // Reservoir of one: the n-th equal replaces the chosen one with chance 1/n.
+                    if equals == 1 {
+                        next = next_to_replace(1, dice);
+                    }
                     equals += 1;
-                    if dice.random_range(0..equals) == 0 {
+                    if equals == next {
                         best = Some((weight, at));
+                        next = next_to_replace(equals, dice);
                     }
                 }
                 _ => {
@@ -185,6 +189,13 @@ impl<'a> Candidates<'a> {
         }
         best.map(|(_, at)| at)
     }
+}
+
+/// Which of the equals after the n-th is the next to replace the chosen one. All of n + 1 to m fail
+/// to with chance n/m, so one draw stands for them all: a thousand equals take about seven draws.
+fn next_to_replace(n: u32, dice: &mut dyn Rng) -> u32 {
+    let lot: f64 = 1.0 - dice.random::<f64>();
+    ((f64::from(n) / lot) as u32).saturating_add(1)
 }
 
 /// A way to choose a worker.

@@ -55,7 +55,12 @@ pub(crate) struct Inserted {
     end: bool,
     /// The link the prompt went on from, if it was the first to do so in its way.
     fork: u64,
+    /// The links of the conversation's end before this one, which they took the place of.
+    moved: Option<Moved>,
 }
+
+/// Up to two links below a block and the units they span.
+type Moved = [(u64, u32); 2];
 
 /// The policy `cache_aware`: one object for each model.
 #[derive(Debug)]
@@ -114,10 +119,22 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
+    /// Whether what is known of the prompt is its own conversation: it goes on where an earlier
+    /// one ended, is all known, or is known well beyond what many share.
     fn own(&self) -> bool {
-        self.path
-            .view
-            .is_some_and(|view| view.note.private() || self.path.matched == self.chain.units)
+        let Self { index, chain, path } = self;
+        path.view.is_some_and(|view| {
+            view.note.private()
+                || path.matched == chain.units
+                || (view.count == 1 && view.note.narrow() && index.beyond_the_shared(chain, path))
+        })
+    }
+
+    /// Whether a worker that is given the prompt has one conversation more.
+    fn begins(&self, worker: WorkerId) -> bool {
+        let Self { index, chain, path } = self;
+        let first = path.matched == chain.units || path.view.is_none_or(|it| it.note.forks() == 0);
+        !(first && self.own() && index.deepest(chain, path).binary_search(&worker).is_ok())
     }
 }
 
@@ -147,16 +164,15 @@ impl Policy for CacheAware {
 
     fn commit(&self, ask: &Ask<'_>, used: &Worker) -> Receipt {
         let look = self.look(ask);
-        let Look { index, chain, path } = &look;
-        let stays = look.own() && index.deepest(chain, path).binary_search(&used.id).is_ok();
-        let charged = if stays { 0 } else { self.rules.conversation_tokens() };
+        let charged = if look.begins(used.id) { self.rules.conversation_tokens() } else { 0 };
         used.placed().add(charged, ask.now);
-        Receipt { inserted: index.insert(chain, path, used.id, age(ask.now)), charged }
+        let Look { index, chain, path } = look;
+        Receipt { inserted: index.insert(chain, &path, used.id, age(ask.now)), charged }
     }
 
     fn undo(&self, ask: &Ask<'_>, used: &Worker, receipt: Receipt) {
         let Look { index, chain, .. } = self.look(ask);
-        index.remove(chain, used.id, receipt.inserted);
+        index.remove(chain, used.id, receipt.inserted, age(ask.now));
         used.placed().take(receipt.charged, ask.now);
     }
 
@@ -171,7 +187,7 @@ impl Policy for CacheAware {
     }
 }
 
-/// Ages count steps of two seconds: there is room for eight years of them.
+/// Ages count steps of two seconds: there is room for four years of them.
 const fn age(now: u64) -> u32 {
     let steps = now >> 11;
     if steps > u32::MAX as u64 { u32::MAX } else { steps as u32 }

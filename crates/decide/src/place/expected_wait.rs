@@ -33,13 +33,14 @@ impl Weights {
     /// Looks at what the available candidates report.
     #[must_use]
     pub fn among(self, candidates: &Candidates<'_>) -> Waits {
-        let reported = candidates
-            .available()
-            .filter_map(|(_, worker)| worker.load().report())
-            .filter(|report| report.throughput > 0.0);
-        let (sum, count) = reported.fold((0.0, 0.0), |(sum, count), report| {
-            (sum + f64::from(report.throughput), count + 1.0)
-        });
+        self.over(candidates.available().map(|(_, worker)| worker))
+    }
+
+    /// The same for a caller that walks the workers for a purpose of its own.
+    pub fn over<'a>(self, workers: impl Iterator<Item = &'a Worker>) -> Waits {
+        let reported = workers.filter_map(|worker| worker.load().throughput());
+        let add = |(sum, count), throughput| (sum + f64::from(throughput), count + 1.0);
+        let (sum, count) = reported.fold((0.0, 0.0), add);
         let throughput = if count > 0.0 { sum / count } else { self.default_throughput };
         Waits { weights: self, throughput }
     }

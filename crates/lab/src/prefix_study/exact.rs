@@ -44,7 +44,8 @@ struct Found {
     path: Vec<(u32, usize)>,
     /// Bytes of the last node's label that match.
     within: usize,
-    conversation: bool,
+    /// How many prompts end on the way.
+    ends: u32,
     forks: u32,
 }
 
@@ -72,8 +73,10 @@ impl Exact {
         act(&mut self.tree.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn own(&self, found: &Found, length: usize) -> bool {
-        let private = found.conversation && found.forks < 3;
+    fn own(&self, found: &Found, shared: &Shared, length: usize) -> bool {
+        let beyond = shared.get(1).is_some_and(|(wider, _)| found.matched - wider >= 1024);
+        let most = if found.ends > 1 { 7 } else { 3 };
+        let private = (found.ends > 0 || beyond) && found.forks < most;
         found.matched > 0 && (self.herds || private || found.matched == length)
     }
 }
@@ -98,7 +101,7 @@ impl Policy for Exact {
             units: bytes.len(),
             units_a_token: 4.0,
             matched: found.matched,
-            own: self.own(&found, bytes.len()),
+            own: self.own(&found, &shared, bytes.len()),
             deepest: &|| shared.first().map(|(_, holders)| holders.clone()).unwrap_or_default(),
             shared: &|| shared.clone(),
             now: ask.now,
@@ -110,11 +113,11 @@ impl Policy for Exact {
         let bytes = bytes(ask.prompt);
         let stays = self.with(|tree| {
             let found = tree.find(&bytes);
-            let stays = self.own(&found, bytes.len())
-                && found
-                    .path
-                    .last()
-                    .is_some_and(|(node, _)| tree.node(*node).holders.contains(&used.id));
+            let shared = tree.shared(&found);
+            let first = found.forks == 0 || found.matched == bytes.len();
+            let stays = first
+                && self.own(&found, &shared, bytes.len())
+                && shared.first().is_some_and(|(_, holders)| holders.contains(&used.id));
             tree.insert(&bytes, &found, used.id);
             stays
         });
@@ -158,7 +161,7 @@ impl Tree {
             if found.within < node.label.len() {
                 return found;
             }
-            found.conversation |= node.end;
+            found.ends += u32::from(node.end);
             found.forks = node.forks;
             at = next;
         }
@@ -239,18 +242,15 @@ mod tests {
         insert("system one", 1);
         insert("system two", 2);
         insert("system one and on", 1);
-        for (text, matched, conversation, forks) in [
-            ("system one and more", 15, true, 0),
-            ("system one", 10, true, 1),
-            ("system three", 8, false, 0),
-            ("system for", 7, false, 1),
-            ("else", 0, false, 0),
+        for (text, matched, ends, forks) in [
+            ("system one and more", 15, 1, 0),
+            ("system one", 10, 1, 1),
+            ("system three", 8, 0, 0),
+            ("system for", 7, 0, 1),
+            ("else", 0, 0, 0),
         ] {
             let found = tree.find(text.as_bytes());
-            assert_eq!(
-                (found.matched, found.conversation, found.forks),
-                (matched, conversation, forks)
-            );
+            assert_eq!((found.matched, found.ends, found.forks), (matched, ends, forks));
         }
         let shared = tree.shared(&tree.find(b"system one"));
         assert_eq!(shared.len(), 2);

@@ -18,8 +18,10 @@ fn as_good_as_exact(trace: &Trace) -> Row {
 
 #[test]
 fn conversations_that_share_a_system_prompt_are_even_and_stay() {
-    for words in [100, 1000, 4000] {
-        let ours = as_good_as_exact(&chat(&[words], 80));
+    // A system prompt that is no longer than what is said in a turn does not bring the second
+    // turn above the documented threshold, so there the expected wait decides once more.
+    for words in [300, 1000, 4000] {
+        let ours = as_good_as_exact(&chat(&[words], 120));
         assert!(ours.uneven <= 0.1, "{words} words: {ours:?}");
         assert_eq!(ours.moved, 0, "{words} words: {ours:?}");
     }

@@ -38,7 +38,7 @@ impl Agents {
             let steps = between(&mut dice, self.steps.div_ceil(2), self.steps);
             let fans_out = dice.below(steps.max(1));
             for step in 0..steps {
-                requests.push(self.step(&mut dice, &mut talk));
+                requests.push(Self::call(&mut dice, &mut talk));
                 if step == fans_out {
                     for _ in 0..dice.below(self.branches + 1) {
                         let branch = Talk { conversation: conversations, ..talk.clone() };
@@ -46,27 +46,30 @@ impl Agents {
                         self.branch(&mut dice, branch, &mut requests);
                     }
                 }
+                result(&mut dice, &mut talk);
             }
         }
         Trace::new(name.to_owned(), requests)
     }
 
-    /// Calls a tool and reads what it says.
-    fn step(&self, dice: &mut Dice, talk: &mut Talk) -> Request {
+    /// Calls a tool.
+    fn call(dice: &mut Dice, talk: &mut Talk) -> Request {
         let (words, pause) = (between(dice, 10, 60), between(dice, 500, 6000));
-        let request = talk.asks(dice, words, pause as u64);
-        // Most results are short; now and then one is a whole file.
-        let words =
-            if dice.below(5) == 0 { between(dice, 400, 1500) } else { between(dice, 10, 200) };
-        talk.says(dice, words);
-        request
+        talk.asks(dice, words, pause as u64)
     }
 
     fn branch(&self, dice: &mut Dice, mut talk: Talk, requests: &mut Vec<Request>) {
         let words = between(dice, 20, 80);
         talk.says(dice, words);
         for _ in 0..between(dice, 2, self.steps.div_ceil(2).max(2)) {
-            requests.push(self.step(dice, &mut talk));
+            requests.push(Self::call(dice, &mut talk));
+            result(dice, &mut talk);
         }
     }
+}
+
+/// What a tool says: seldom a whole file, mostly a few lines.
+fn result(dice: &mut Dice, talk: &mut Talk) {
+    let words = if dice.below(5) == 0 { between(dice, 400, 1500) } else { between(dice, 10, 200) };
+    talk.says(dice, words);
 }

@@ -28,13 +28,25 @@ pub struct Rules {
     pub abs: u32,
     /// `--balance-rel-threshold`: how many times the mean it may have.
     pub rel: f32,
+    /// `--overload-token-usage-threshold`: the use of a KV cache above which affinity is dropped;
+    /// 1 is never.
+    pub overload_usage: f32,
+    /// `--balance-token-usage-threshold`: the same for the fullest less the emptiest.
+    pub balance_usage: f32,
     /// What waiting is measured by.
     pub weights: Weights,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { threshold: 0.3, abs: 64, rel: 1.5, weights: Weights::default() }
+        Self {
+            threshold: 0.3,
+            abs: 64,
+            rel: 1.5,
+            overload_usage: 1.0,
+            balance_usage: 1.0,
+            weights: Weights::default(),
+        }
     }
 }
 
@@ -89,6 +101,9 @@ impl Rules {
         candidates: &Candidates<'_>,
         dice: &mut dyn Rng,
     ) -> Proposal {
+        if let Some(at) = self.under_pressure(candidates, dice) {
+            return Proposal { matched: Some(0.0), ..Proposal::by(Branch::Spill, Some(at)) };
+        }
         let bound = known.own && known.share(known.matched) > self.threshold;
         if bound && let Some(at) = least_busy(&(known.deepest)(), candidates, dice) {
             return self.unless_too_busy(at, known.share(known.matched), candidates, dice);
@@ -107,6 +122,24 @@ impl Rules {
         }
         let branch = if bound { Branch::Spill } else { Branch::ExpectedWaitFallback };
         Proposal { matched: Some(share), ..Proposal::by(branch, Some(at)) }
+    }
+
+    /// When caches are too full, or too unevenly full, no match counts: the least loaded of those
+    /// that are not too full themselves.
+    fn under_pressure(&self, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Option<usize> {
+        if self.overload_usage >= 1.0 && self.balance_usage >= 1.0 {
+            return None;
+        }
+        let usage = |worker: &Worker| worker.load().report().map(|report| report.token_usage);
+        let used = || candidates.available().filter_map(|(_, worker)| usage(worker));
+        let (fullest, emptiest) = (used().fold(0.0, f32::max), used().fold(1.0, f32::min));
+        let most = self.overload_usage.min(emptiest + self.balance_usage);
+        if fullest <= most {
+            return None;
+        }
+        let cool = candidates.available().filter(|(_, it)| usage(it).is_none_or(|it| it <= most));
+        let load = |it: &Worker| (it.in_flight(), it.processed(), it.id);
+        Candidates::least_of(cool, load, dice).or_else(|| candidates.least(load, dice))
     }
 
     /// The holder, or the least loaded one when the holder carries too much.
@@ -156,11 +189,13 @@ struct Costs<'a> {
     /// For each length, how many of its holders have been passed.
     passed: SmallVec<[usize; 4]>,
     tokens: f64,
+    tokens_a_unit: f64,
     /// The least that any candidate is expected to have to do for conversations placed there.
     floor: u32,
     /// The most that counts of what a worker is ahead.
     ahead: u32,
-    rate: f64,
+    /// What one token weighs, in seconds.
+    token: f64,
 }
 
 impl<'a> Costs<'a> {
@@ -170,31 +205,38 @@ impl<'a> Costs<'a> {
         shared: &'a Shared,
         candidates: &Candidates<'_>,
     ) -> Self {
-        let tokens = known.units as f64 / known.units_a_token;
-        let placed = candidates.available().map(|(_, worker)| worker.placed().tokens(known.now));
+        let tokens_a_unit = 1.0 / known.units_a_token;
+        let tokens = known.units as f64 * tokens_a_unit;
+        let mut floor = None;
+        let workers = candidates.available().map(|(_, worker)| {
+            let placed = worker.placed().tokens(known.now);
+            floor = Some(floor.map_or(placed, |least: u32| least.min(placed)));
+            worker
+        });
         Self {
-            waits: rules.weights.among(candidates),
+            waits: rules.weights.over(workers),
             known,
             shared,
             passed: SmallVec::from_elem(0, shared.len()),
             tokens,
-            floor: placed.min().unwrap_or(0),
+            tokens_a_unit,
+            floor: floor.unwrap_or(0),
             // A worker that is new or was away is far behind. For that it may be let catch up at
             // the price of reading this prompt anew and a little more, not of any queue.
             ahead: (tokens as u32).saturating_add(rules.weights.mean_tokens),
-            rate: rules.weights.default_throughput,
+            token: 1.0 / rules.weights.default_throughput,
         }
     }
 
     fn of(&mut self, worker: &Worker) -> f64 {
-        let uncached = self.tokens - self.held(worker.id) as f64 / self.known.units_a_token;
+        let uncached = self.tokens - self.held(worker.id) as f64 * self.tokens_a_unit;
         // A conversation that is at home already adds nothing to what is expected there.
         let ahead = match self.known.own {
             true => 0,
             false => worker.placed().tokens(self.known.now).saturating_sub(self.floor),
         };
         let work = uncached + f64::from(ahead.min(self.ahead));
-        self.waits.seconds(worker) + work / self.rate
+        self.waits.seconds(worker) + work * self.token
     }
 
     /// Units of the prompt that a worker holds.

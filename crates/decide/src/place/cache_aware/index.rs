@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::chain::{Chain, Hashing, Level, ROOT, Reader, Ruler, Tail};
 use super::holders::Holders;
 use super::shard::{Child, Entered, Link, Shard, View, bit, cutoff};
-use super::{Inserted, Shared};
+use super::{Inserted, Moved, Shared};
 use crate::fleet::WorkerId;
 use crate::place::Prompt;
 
@@ -121,30 +121,41 @@ impl Index {
         let mut shared = Shared::new();
         let mut at = path.len();
         let mut count = path.view.map_or(0, |view| view.count);
-        while at > 0 && shared.len() < MOST_LENGTHS {
-            let Some((key, units)) = self.place(chain, path, at) else { break };
+        while let Some((key, units)) = self.place(chain, path, at) {
             shared.push((units, self.holders(key)));
-            // Whoever holds a link holds those above it: look for the first that has more holders.
-            let same = count;
-            let mut more = 0;
-            let mut known = at;
-            let count_at = |at| {
-                let (key, _) = self.place(chain, path, at)?;
-                self.view(key).map(|view| view.count)
-            };
-            if count_at(1).is_none_or(|first| first <= same) {
-                break;
+            match self.wider(chain, path, at, count) {
+                Some(wider) if shared.len() < MOST_LENGTHS => (at, count) = wider,
+                _ => break,
             }
-            while known - more > 1 {
-                let middle = usize::midpoint(more, known);
-                match count_at(middle) {
-                    Some(here) if here > same => (more, count) = (middle, here),
-                    _ => known = middle,
-                }
-            }
-            at = more;
         }
         shared
+    }
+
+    /// Whether what is known goes on for a block or more after what several workers hold.
+    pub(super) fn beyond_the_shared(&self, chain: &Chain, path: &Path) -> bool {
+        let count = path.view.map_or(0, |view| view.count);
+        let wider = self.wider(chain, path, path.len(), count);
+        let shared = wider.and_then(|(at, _)| self.place(chain, path, at));
+        shared.is_some_and(|(_, units)| path.matched - units >= self.ruler.block)
+    }
+
+    /// The deepest link above the `at`-th that has more holders than `count`, and how many.
+    /// Whoever holds a link holds those above it, so there are no fewer holders further up.
+    fn wider(&self, chain: &Chain, path: &Path, at: usize, count: usize) -> Option<(usize, usize)> {
+        let more = |at| {
+            let (key, _) = self.place(chain, path, at)?;
+            self.view(key).map(|view| view.count).filter(|here| *here > count)
+        };
+        let mut found = (1, more(1)?);
+        let mut same = at;
+        while same - found.0 > 1 {
+            let middle = usize::midpoint(found.0, same);
+            match more(middle) {
+                Some(here) => found = (middle, here),
+                None => same = middle,
+            }
+        }
+        Some(found)
     }
 
     /// Who holds the deepest link.
@@ -197,7 +208,11 @@ impl Index {
             forked |= entered.new_link;
             (above, from) = (key, to);
         }
-        if forked
+        if !forked {
+            return inserted;
+        }
+        inserted.moved = self.outgrow(chain, path, worker);
+        if inserted.moved.is_none()
             && let Some((key, _)) = self.place(chain, path, path.len())
             && self.shard(key).fork(key, true)
         {
@@ -206,13 +221,48 @@ impl Index {
         inserted
     }
 
+    /// Drops the end that a conversation had before, once it has filled that block: it is
+    /// still known by its blocks, and the links of its latest end are enough. Not so the first
+    /// end, before which nothing tells the conversation from others that begin alike.
+    fn outgrow(&self, chain: &Chain, path: &Path, worker: WorkerId) -> Option<Moved> {
+        let view = path.view?;
+        let parent = self.view(key_of(chain, path.blocks)?)?;
+        let lonely =
+            view.count == 1 && view.steps == 0 && view.note.ends() && view.note.forks() == 0;
+        if !(lonely && parent.note.grown() && chain.blocks.len() > path.blocks) {
+            return None;
+        }
+        let mut moved = Moved::default();
+        let mut from = path.blocks * self.ruler.block;
+        for (slot, tail) in moved.iter_mut().zip(&path.tails) {
+            *slot = (tail.key, (tail.end - from) as u32);
+            from = tail.end;
+        }
+        let [(piece, _), (step, _)] = moved;
+        // A piece below which other prompts end has to stay.
+        let shared = step != ROOT && {
+            let view = self.view(piece)?;
+            view.count > 1 || view.steps.count_ones() > 1 || view.note.ends()
+        };
+        if shared || piece == ROOT || !self.deepest(chain, path).contains(&worker) {
+            return None;
+        }
+        for (key, _) in moved.into_iter().filter(|(key, _)| *key != ROOT) {
+            self.shard(key).remove(key, worker, self.ruler.block);
+        }
+        Some(moved)
+    }
+
     /// Takes back what an insert added.
-    pub(super) fn remove(&self, chain: &Chain, worker: WorkerId, inserted: Inserted) {
+    pub(super) fn remove(&self, chain: &Chain, worker: WorkerId, inserted: Inserted, age: u32) {
         let keys = chain.blocks.iter().copied().chain(chain.tails.iter().map(|tail| tail.key));
         if inserted.end
             && let Some(key) = keys.clone().last()
         {
             self.shard(key).unend(key);
+        }
+        if let Some(moved) = inserted.moved {
+            self.put_back(moved, worker, age);
         }
         if inserted.fork != ROOT {
             self.shard(inserted.fork).fork(inserted.fork, false);
@@ -221,6 +271,22 @@ impl Index {
             for key in keys.skip(kept as usize) {
                 self.shard(key).remove(key, worker, self.ruler.block);
             }
+        }
+    }
+
+    fn put_back(&self, moved: Moved, worker: WorkerId, age: u32) {
+        let mut above = ROOT;
+        let count = moved.iter().filter(|(key, _)| *key != ROOT).count();
+        for (at, (key, span)) in moved.into_iter().take(count).enumerate() {
+            let link =
+                Link { key, span: span as usize, tail: true, end: at + 1 == count, grown: true };
+            self.enter(link, worker, age);
+            if above != ROOT {
+                // The block still knows its piece; the piece is new and has to learn its step.
+                let place = span / self.ruler.step as u32;
+                self.shard(above).know(above, Child::Step(place));
+            }
+            above = key;
         }
     }
 

@@ -75,7 +75,7 @@ proptest! {
                     let before = (index.size(), index.links(), looked(&index, &text).2);
                     let note = looked(&index, &text).1.view.map(|view| view.note.private());
                     let (chain, inserted) = insert(&index, &text, worker, 0);
-                    index.remove(&chain, WorkerId(worker), inserted);
+                    index.remove(&chain, WorkerId(worker), inserted, 0);
                     prop_assert_eq!((index.size(), index.links(), looked(&index, &text).2), before);
                     let after = looked(&index, &text).1.view.map(|view| view.note.private());
                     prop_assert_eq!(after, note);
@@ -83,9 +83,13 @@ proptest! {
                 Step::Look(text) => {
                     let (_, path, shared) = looked(&index, &text);
                     honest(&shared, &text, &given);
-                    // A prompt given before is found by its end, and no more than is common.
-                    let ends = given.iter().filter(|(one, _)| text.starts_with(one.as_str()));
-                    prop_assert!(path.matched >= ends.map(|(one, _)| one.len()).max().unwrap_or(0));
+                    // A prompt given before is found by its end, or by its blocks once it went on
+                    // beyond them, and never more than is common.
+                    for (one, _) in given.iter().filter(|(one, _)| text.starts_with(one.as_str())) {
+                        let end = one.len() - one.len() % block;
+                        let known = if end > 0 { end } else { one.len() };
+                        prop_assert!(path.matched >= known);
+                    }
                     let most = given.iter().map(|(one, _)| common(one, &text)).max();
                     prop_assert!(path.matched <= most.unwrap_or(0));
                 }

@@ -25,35 +25,53 @@ pub(super) struct Note(u32);
 /// of their own: one is the next turn, one more an edited one.
 const FORKS: u32 = 3;
 
+/// The same below several turns: an agent sends out a team, and goes on itself.
+const GROWN_FORKS: u32 = 7;
+
 impl Note {
     /// A prompt ends here.
     const END: u32 = 1 << 31;
     /// A whole earlier prompt lies above.
     const GROWN: u32 = 1 << 30;
     const TAIL: u32 = 1 << 29;
-    const FORK_SHIFT: u32 = 27;
+    const FORK_SHIFT: u32 = 26;
     const AGE: u32 = (1 << Self::FORK_SHIFT) - 1;
 
     const fn has(self, flag: u32) -> bool {
         self.0 & flag != 0
     }
 
-    const fn forks(self) -> u32 {
-        (self.0 >> Self::FORK_SHIFT) & FORKS
+    pub(super) const fn forks(self) -> u32 {
+        (self.0 >> Self::FORK_SHIFT) & GROWN_FORKS
     }
 
     const fn age(self) -> u32 {
         self.0 & Self::AGE
     }
 
+    /// Few enough go on from here to be one conversation.
+    pub(super) const fn narrow(self) -> bool {
+        self.forks() < if self.grown() { GROWN_FORKS } else { FORKS }
+    }
+
+    /// A whole earlier prompt lies above.
+    pub(super) const fn grown(self) -> bool {
+        self.has(Self::GROWN)
+    }
+
+    /// A prompt ends here.
+    pub(super) const fn ends(self) -> bool {
+        self.has(Self::END)
+    }
+
     /// What goes on from here is one conversation, not many that begin alike.
     pub(super) const fn private(self) -> bool {
-        self.conversation() && self.forks() < FORKS
+        self.conversation() && self.narrow()
     }
 
     /// A whole earlier prompt ends here or above.
     pub(super) const fn conversation(self) -> bool {
-        self.has(Self::END | Self::GROWN)
+        self.ends() || self.grown()
     }
 }
 
@@ -151,8 +169,8 @@ impl Shard {
     pub(super) fn fork(&mut self, key: u64, more: bool) -> bool {
         let Some(mark) = self.marks.get_mut(&key) else { return false };
         let was = mark.note.forks();
-        let forks = if more { (was + 1).min(FORKS) } else { was.saturating_sub(1) };
-        let rest = mark.note.0 & !(FORKS << Note::FORK_SHIFT);
+        let forks = if more { (was + 1).min(GROWN_FORKS) } else { was.saturating_sub(1) };
+        let rest = mark.note.0 & !(GROWN_FORKS << Note::FORK_SHIFT);
         mark.note = Note(rest | (forks << Note::FORK_SHIFT));
         forks != was
     }

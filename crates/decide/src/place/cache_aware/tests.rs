@@ -192,6 +192,31 @@ fn an_unavailable_holder_is_spilled_from_and_used_again_on_return() {
 }
 
 #[test]
+fn a_full_cache_drops_affinity_and_is_left_alone() {
+    for (overload_usage, balance_usage, binds) in
+        [(0.8, 1.0, false), (1.0, 0.5, false), (0.95, 0.9, true), (1.0, 1.0, true)]
+    {
+        let rules = Rules { overload_usage, balance_usage, ..Rules::default() };
+        let mut scene = Scene::new(3, Params { rules, ..Params::default() });
+        let text = scene.words(60);
+        let (home, _) = scene.say(&text);
+        for (at, worker) in scene.workers.iter().enumerate() {
+            let token_usage = if at == home { 0.9 } else { 0.3 };
+            worker.load().set_report(Some(Report { token_usage, ..Report::default() }));
+        }
+        for _ in 0..10 {
+            let (at, branch) = scene.propose(Prompt::Text(&[&text]));
+            assert_eq!(at == Some(home), binds);
+            assert_eq!(branch, if binds { Branch::TreeMatch } else { Branch::Spill });
+        }
+        scene.workers.iter().for_each(|worker| {
+            worker.load().set_report(Some(Report { token_usage: 0.97, ..Report::default() }));
+        });
+        assert!(scene.propose(Prompt::Text(&[&text])).0.is_some(), "all full is still somewhere");
+    }
+}
+
+#[test]
 fn the_threshold_is_to_be_exceeded() {
     let rules = Rules { threshold: 0.5, ..Rules::default() };
     let mut scene = Scene::new(2, Params { rules, ..Params::default() });
