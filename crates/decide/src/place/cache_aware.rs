@@ -1,6 +1,6 @@
 //! `cache_aware`: where most of the prompt is cached already, unless that costs more than it saves.
 //!
-//! An index remembers which workers were given which prefix ([`index`]). A prompt that goes on
+//! An index remembers which workers were given which prefix. A prompt that goes on
 //! where an earlier one ended belongs to that conversation and stays with its worker, up to the
 //! documented gates. A prefix that many prompts merely begin with, such as a system prompt, is
 //! worth the time it saves and no more: see [`choose`].
