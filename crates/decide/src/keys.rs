@@ -39,45 +39,162 @@ pub struct Key<'a> {
     pub text: &'a str,
 }
 
-/// The key of a request under the override: body `rid`, else the first configured header that
-/// carries a valid value, else none (000, "Key Precedence").
-///
-/// `headers` yields, in the order of `--routing-key-headers`, each name's first value or `None`.
+/// What a policy makes of routing keys by itself (000, "How the Override Composes with Each Policy").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyUse {
+    /// Nothing.
+    None,
+    /// Hashes them, with or without the override (`consistent_hashing`).
+    Hashes,
+    /// Hashes them unless the override pins them (`prefix_hash`).
+    HashesUnlessPinned,
+    /// Pins them in a map of its own (`manual`).
+    Pins,
+}
+
+/// What happens to a key on a request's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Treatment {
+    /// It means nothing.
+    Ignore,
+    /// The policy hashes it.
+    Hash,
+    /// The policy hashes it; `X-SMG-Routing-Key` is read though it is not listed.
+    HashOwn,
+    /// The override pins it, by model and leg.
+    Pin,
+    /// `manual` pins it, by leg only.
+    PinManual,
+}
+
+/// The composition table: what becomes of a key under a policy, with the override on or off.
+#[must_use]
+pub const fn treatment(policy: KeyUse, override_on: bool) -> Treatment {
+    match (policy, override_on) {
+        (KeyUse::Pins, _) => Treatment::PinManual,
+        (KeyUse::Hashes, _) => Treatment::HashOwn,
+        (_, true) => Treatment::Pin,
+        (KeyUse::HashesUnlessPinned, false) => Treatment::Hash,
+        (KeyUse::None, false) => Treatment::Ignore,
+    }
+}
+
+/// The places a key may stand in.
+#[derive(Debug)]
+pub struct Places<'a, I> {
+    /// The body's `rid`; `None` unless the override is on.
+    pub rid: Option<&'a str>,
+    /// In the order of `--routing-key-headers`, each name's first value or `None`.
+    pub listed: I,
+    /// The first value of `X-SMG-Routing-Key`.
+    pub own: Option<&'a [u8]>,
+}
+
+/// The key of a request: body `rid`, else the headers that the treatment reads (000, "Key
+/// Precedence" and "`manual` and `consistent_hashing` read headers their own way").
 pub fn derive<'a>(
-    rid: Option<&'a str>,
-    headers: impl Iterator<Item = Option<&'a [u8]>>,
+    treatment: Treatment,
+    places: Places<'a, impl Iterator<Item = Option<&'a [u8]>>>,
 ) -> Option<Key<'a>> {
-    if let Some(text) = rid.and_then(rid::key) {
+    if treatment == Treatment::Ignore {
+        return None;
+    }
+    if let Some(text) = places.rid.and_then(rid::key) {
         return Some(Key { source: Source::Rid, text });
     }
-    let value = headers::first_valid(headers)?;
-    Some(Key { source: Source::Header, text: rid::strip(value) })
+    let own = std::iter::once(places.own);
+    let text = match treatment {
+        Treatment::Ignore => None,
+        Treatment::Hash => headers::first_valid(places.listed),
+        Treatment::HashOwn => headers::first_valid(places.listed.chain(own)),
+        Treatment::Pin => headers::first_valid(places.listed).map(rid::strip),
+        Treatment::PinManual => places.own.and_then(headers::ascii),
+    };
+    text.map(|text| Key { source: Source::Header, text })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn header(value: &str) -> impl Iterator<Item = Option<&[u8]>> {
-        std::iter::once(Some(value.as_bytes()))
+    fn key<'a>(
+        how: Treatment,
+        rid: Option<&'a str>,
+        listed: &'a str,
+        own: &'a str,
+    ) -> Option<Key<'a>> {
+        let listed = std::iter::once(Some(listed.as_bytes()));
+        derive(how, Places { rid, listed, own: Some(own.as_bytes()) })
+    }
+
+    const KEYED: [Treatment; 4] =
+        [Treatment::Hash, Treatment::HashOwn, Treatment::Pin, Treatment::PinManual];
+
+    #[test]
+    fn the_composition_table() {
+        for (policy, off, on) in [
+            (KeyUse::None, Treatment::Ignore, Treatment::Pin),
+            (KeyUse::HashesUnlessPinned, Treatment::Hash, Treatment::Pin),
+            (KeyUse::Pins, Treatment::PinManual, Treatment::PinManual),
+            (KeyUse::Hashes, Treatment::HashOwn, Treatment::HashOwn),
+        ] {
+            assert_eq!(
+                (treatment(policy, false), treatment(policy, true)),
+                (off, on),
+                "{policy:?}"
+            );
+        }
     }
 
     #[test]
     fn a_body_rid_wins_over_a_header() {
-        let key = derive(Some("conv_t2"), header("unique")).unwrap();
-        assert_eq!(key, Key { source: Source::Rid, text: "conv" });
+        for how in KEYED {
+            let found = key(how, Some("conv_t2"), "unique", "unique").unwrap();
+            assert_eq!(found, Key { source: Source::Rid, text: "conv" }, "{how:?}");
+        }
+        assert_eq!(key(Treatment::Ignore, Some("conv"), "x", "x"), None);
     }
 
     #[test]
     fn a_header_decides_when_the_rid_gives_no_key() {
-        for rid in [None, Some(""), Some(&*"x".repeat(129))] {
-            let key = derive(rid, header("conv_t2_r1")).unwrap();
-            assert_eq!(key, Key { source: Source::Header, text: "conv" }, "{rid:?}");
+        let long = "x".repeat(129);
+        for rid in [None, Some(""), Some(&*long)] {
+            let found = key(Treatment::Pin, rid, "conv_t2_r1", "").unwrap();
+            assert_eq!(found, Key { source: Source::Header, text: "conv" }, "{rid:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_override_strips_header_values() {
+        let text = |how| key(how, None, "a_t1", "b_t1").unwrap().text;
+        assert_eq!(text(Treatment::Pin), "a");
+        assert_eq!(text(Treatment::Hash), "a_t1");
+        assert_eq!(text(Treatment::HashOwn), "a_t1");
+        assert_eq!(text(Treatment::PinManual), "b_t1");
+    }
+
+    #[test]
+    fn consistent_hashing_tries_the_list_then_the_smg_header() {
+        let text = |how, listed| key(how, None, listed, "own").map(|key| key.text);
+        assert_eq!(text(Treatment::HashOwn, "listed"), Some("listed"));
+        assert_eq!(text(Treatment::HashOwn, ""), Some("own"));
+        assert_eq!(text(Treatment::Hash, ""), None);
+        assert_eq!(text(Treatment::Pin, ""), None);
+    }
+
+    #[test]
+    fn manual_takes_any_length_of_ascii_from_its_own_header() {
+        let long = "k".repeat(5000);
+        assert_eq!(key(Treatment::PinManual, None, "listed", &long).unwrap().text, long);
+        for none in ["", "clé"] {
+            assert_eq!(key(Treatment::PinManual, None, "listed", none), None, "{none}");
         }
     }
 
     #[test]
     fn nothing_valid_is_no_key() {
-        assert_eq!(derive(None, [None, Some(&b""[..])].into_iter()), None);
+        for how in KEYED {
+            assert_eq!(key(how, None, "", ""), None, "{how:?}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::fleet::WorkerId;
 
+pub mod records;
 pub mod table;
 
 /// How a sticky decision came about; its text is the `branch` label of
@@ -114,13 +115,21 @@ impl Pin {
         Self { primary, candidate: primary }
     }
 
+    /// Both workers; equal when only one is remembered.
+    #[must_use]
+    pub const fn workers(self) -> (WorkerId, WorkerId) {
+        (self.primary, self.candidate)
+    }
+
     /// The remembered workers, first the one that is tried first.
     pub fn remembered(self) -> impl Iterator<Item = WorkerId> {
         let second = (self.candidate != self.primary).then_some(self.candidate);
         std::iter::once(self.primary).chain(second)
     }
 
-    const fn of_two(primary: WorkerId, candidate: WorkerId) -> Self {
+    /// A pin to two workers, the first one tried first.
+    #[must_use]
+    pub const fn of_two(primary: WorkerId, candidate: WorkerId) -> Self {
         Self { primary, candidate }
     }
 

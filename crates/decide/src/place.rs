@@ -9,19 +9,35 @@ use std::sync::{Arc, OnceLock};
 use rand::{Rng, RngExt as _};
 
 use crate::fleet::{Worker, WorkerId};
-
-pub mod cache_aware;
-pub mod expected_wait;
-mod random;
-mod round_robin;
-
-pub use cache_aware::CacheAware;
-pub use random::Random;
-pub use round_robin::RoundRobin;
+use crate::keys::KeyUse;
 
 mod branch;
+mod bucket;
+pub mod cache_aware;
+mod consistent_hashing;
+mod expected_wait;
+mod least_load;
+mod manual;
+mod passthrough;
+mod power_of_two;
+mod prefix_hash;
+mod random;
+mod ring;
+mod round_robin;
 
 pub use branch::Branch;
+pub use bucket::{Bucket, BucketRules};
+pub use cache_aware::CacheAware;
+pub use consistent_hashing::ConsistentHashing;
+pub use expected_wait::{Estimate, ExpectedWait, Wait};
+pub use least_load::LeastLoad;
+pub use manual::Manual;
+pub use passthrough::Passthrough;
+pub use power_of_two::PowerOfTwo;
+pub use prefix_hash::{PrefixHash, PrefixRules};
+pub use random::Random;
+pub use ring::{KeptRing, Ring};
+pub use round_robin::RoundRobin;
 
 /// What a policy has to read of a request before it can choose. The body plan asks for this and
 /// never knows a policy by name (001, rule 2).
@@ -101,30 +117,57 @@ pub struct Receipt {
 pub struct Candidates<'a> {
     workers: &'a [Arc<Worker>],
     excluded: &'a [WorkerId],
+    now: u64,
 }
 
 impl<'a> Candidates<'a> {
     /// All of `workers`, sorted by id, but the `excluded`.
     #[must_use]
     pub const fn new(workers: &'a [Arc<Worker>], excluded: &'a [WorkerId]) -> Self {
-        Self { workers, excluded }
+        Self { workers, excluded, now: 0 }
+    }
+
+    /// The same at this moment, in milliseconds on the caller's clock: breakers look at it.
+    #[must_use]
+    pub const fn at(self, now: u64) -> Self {
+        Self { now, ..self }
+    }
+
+    /// Whether the worker at this place is available, excluded or not.
+    #[must_use]
+    pub fn is_available(&self, at: usize) -> bool {
+        self.workers.get(at).is_some_and(|worker| worker.available(self.now))
+    }
+
+    /// All workers of the model and leg in list order, unavailable and excluded ones among them.
+    #[must_use]
+    pub const fn all(&self) -> &'a [Arc<Worker>] {
+        self.workers
+    }
+
+    /// Whether the worker at this place may take the request now.
+    #[must_use]
+    pub fn takes(&self, at: usize) -> bool {
+        self.workers
+            .get(at)
+            .is_some_and(|worker| worker.available(self.now) && !self.excluded.contains(&worker.id))
     }
 
     /// Those that may take a request now, with their place in the model's list, in list order.
     pub fn available(&self) -> impl Iterator<Item = (usize, &'a Worker)> {
-        let excluded = self.excluded;
+        let Self { excluded, now, .. } = *self;
         self.workers
             .iter()
             .map(Arc::as_ref)
             .enumerate()
-            .filter(move |(_, worker)| worker.available() && !excluded.contains(&worker.id))
+            .filter(move |(_, worker)| worker.available(now) && !excluded.contains(&worker.id))
     }
 
     /// The place of an available worker in the list.
     #[must_use]
     pub fn find(&self, id: WorkerId) -> Option<usize> {
         let at = self.workers.binary_search_by_key(&id, |worker| worker.id).ok()?;
-        let available = self.workers.get(at)?.available() && !self.excluded.contains(&id);
+        let available = self.workers.get(at)?.available(self.now) && !self.excluded.contains(&id);
         available.then_some(at)
     }
 
@@ -149,46 +192,64 @@ impl<'a> Candidates<'a> {
         self.workers.get(at).map(Arc::as_ref)
     }
 
+    /// Two different available ones, any two; the second is `None` when there is but one.
+    #[must_use]
+    pub fn any_two(&self, dice: &mut dyn Rng) -> (Option<usize>, Option<usize>) {
+        let count = self.available().count();
+        if count < 2 {
+            return (self.any(dice), None);
+        }
+        let first = dice.random_range(0..count);
+        // One of the others, counted as if the first were not there.
+        let other = dice.random_range(0..count - 1);
+        let second = if other >= first { other + 1 } else { other };
+        let mut walk = self.available();
+        let low = walk.nth(first.min(second)).map(|(at, _)| at);
+        let high = walk.nth(first.abs_diff(second) - 1).map(|(at, _)| at);
+        // Health may change between the two walks; then whoever is left is as good.
+        (low.or_else(|| self.any(dice)), high)
+    }
+
     /// One with the least `weight`; equals are drawn by lot.
     pub fn least<W: PartialOrd>(
         &self,
         weight: impl FnMut(&'a Worker) -> W,
         dice: &mut dyn Rng,
     ) -> Option<usize> {
-        Self::least_of(self.available(), weight, dice)
+        least_among(self.available(), weight, dice)
     }
+}
 
-    /// The same among some of the candidates.
-    pub fn least_of<W: PartialOrd>(
-        some: impl Iterator<Item = (usize, &'a Worker)>,
-        mut weight: impl FnMut(&'a Worker) -> W,
-        dice: &mut dyn Rng,
-    ) -> Option<usize> {
-        let mut best: Option<(W, usize)> = None;
-        let (mut equals, mut next) = (0_u32, 0_u32);
-        for (at, worker) in some {
-            let weight = weight(worker);
-            match best.as_ref().map(|(least, _)| weight.partial_cmp(least)) {
-                Some(Some(Ordering::Greater) | None) => {}
-                Some(Some(Ordering::Equal)) => {
-                    // Reservoir of one: the n-th equal replaces the chosen one with chance 1/n.
-                    if equals == 1 {
-                        next = next_to_replace(1, dice);
-                    }
-                    equals += 1;
-                    if equals == next {
-                        best = Some((weight, at));
-                        next = next_to_replace(equals, dice);
-                    }
+/// The place of one with the least `weight` among these; equals are drawn by lot.
+pub fn least_among<'a, W: PartialOrd>(
+    among: impl Iterator<Item = (usize, &'a Worker)>,
+    mut weight: impl FnMut(&'a Worker) -> W,
+    dice: &mut dyn Rng,
+) -> Option<usize> {
+    let mut best: Option<(W, usize)> = None;
+    let (mut equals, mut next) = (0_u32, 0_u32);
+    for (at, worker) in among {
+        let weight = weight(worker);
+        match best.as_ref().map(|(least, _)| weight.partial_cmp(least)) {
+            Some(Some(Ordering::Greater) | None) => {}
+            Some(Some(Ordering::Equal)) => {
+                // Reservoir of one: the n-th equal replaces the chosen one with chance 1/n.
+                if equals == 1 {
+                    next = next_to_replace(1, dice);
                 }
-                _ => {
-                    equals = 1;
+                equals += 1;
+                if equals == next {
                     best = Some((weight, at));
+                    next = next_to_replace(equals, dice);
                 }
             }
+            _ => {
+                equals = 1;
+                best = Some((weight, at));
+            }
         }
-        best.map(|(_, at)| at)
     }
+    best.map(|(_, at)| at)
 }
 
 /// Which of the equals after the n-th is the next to replace the chosen one. All of n + 1 to m fail
@@ -205,6 +266,16 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
 
     /// What it must read of a request.
     fn reads(&self) -> Reads;
+
+    /// Whether it looks at what engines report of their load, so that they have to be asked.
+    fn reads_loads(&self) -> bool {
+        false
+    }
+
+    /// What it makes of routing keys by itself.
+    fn keys(&self) -> KeyUse {
+        KeyUse::None
+    }
 
     /// Chooses among the available candidates and changes nothing.
     fn propose(&self, ask: &Ask<'_>, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Proposal;
@@ -277,6 +348,13 @@ pub(crate) mod testing {
                 Arc::new(worker)
             })
             .collect()
+    }
+
+    /// Requests that never end.
+    pub(crate) fn send(worker: &Worker, count: u32) {
+        for _ in 0..count {
+            worker.begin(None);
+        }
     }
 
     pub(crate) fn dice() -> rand::rngs::SmallRng {

@@ -1,5 +1,7 @@
 //! What happens exactly once when an exchange ends.
 
+use crate::fleet::breaker::{Outcome, State, of_status};
+
 /// How an exchange ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -26,6 +28,17 @@ impl End {
             Self::Timeout => "timeout",
             Self::Refused => "refused",
         }
+    }
+}
+
+/// What the end of an exchange tells of its worker: clients that leave, and what the gateway refuses
+/// itself, tell nothing.
+#[must_use]
+pub const fn outcome(end: End, status: u16, retry_after: bool, state: State) -> Outcome {
+    match end {
+        End::Clean => of_status(status, retry_after, state),
+        End::UpstreamBroke | End::Timeout => Outcome::Failure,
+        End::ClientGone | End::Refused => Outcome::Nothing,
     }
 }
 
@@ -71,6 +84,17 @@ mod tests {
         }
         assert_eq!(error_type(503), Some("unavailable"));
         assert_eq!(error_type(429), Some("internal_error"));
+    }
+
+    #[test]
+    fn only_what_the_worker_did_tells_of_the_worker() {
+        let closed = |end| outcome(end, 200, false, State::Closed);
+        assert_eq!(closed(End::Clean), Outcome::Success);
+        assert_eq!(closed(End::UpstreamBroke), Outcome::Failure);
+        assert_eq!(closed(End::Timeout), Outcome::Failure);
+        assert_eq!(closed(End::ClientGone), Outcome::Nothing);
+        assert_eq!(closed(End::Refused), Outcome::Nothing);
+        assert_eq!(outcome(End::Clean, 503, true, State::Closed), Outcome::Nothing);
     }
 
     #[test]

@@ -39,6 +39,8 @@ impl Drain {
     /// were still there.
     pub async fn run(&self, grace: Duration) -> bool {
         self.draining.send_replace(true);
+        let connections = self.watchers();
+        tracing::info!(connections, ?grace, "draining; a second signal ends it at once");
         tokio::time::timeout(grace, self.draining.closed()).await.is_ok()
     }
 

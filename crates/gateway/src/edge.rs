@@ -1,5 +1,7 @@
 //! The client's side: accepting connections, admitting requests, answering.
 
+mod patience;
+
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use smg_wire::route::{Dialect, Route, Row};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
+use self::patience::Patient;
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
 use crate::{admin, serve, tasks};
@@ -28,6 +31,9 @@ pub(crate) type Reply = Response<ReplyBody>;
 
 /// Pause after a failed accept: out of file descriptors, mostly, which only time can mend.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Most bytes read ahead of, or written behind, one connection: a slow client holds no more here.
+pub(crate) const MAX_HELD_BYTES: usize = 64 * 1024;
 
 pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
     loop {
@@ -50,7 +56,10 @@ pub(crate) async fn converse(
     gw: Arc<Gateway>,
     socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
 ) {
-    let mut drain = gw.drain.watch();
+    // Who comes while the gateway leaves gets one answer, and does not hold it up.
+    let late = gw.drain.draining();
+    let drain = (!late).then(|| gw.drain.watch());
+    let socket = Patient::new(socket, gw.limits.request_timeout);
     let service = service_fn(move |request| {
         let gw = Arc::clone(&gw);
         async move { Ok::<_, Infallible>(answer(&gw, request).await) }
@@ -59,14 +68,21 @@ pub(crate) async fn converse(
         http1::Builder::new()
             .half_close(false)
             .header_read_timeout(None)
+            .max_buf_size(MAX_HELD_BYTES)
+            .keep_alive(!late)
             .serve_connection(TokioIo::new(socket), service)
     );
-    let served = tokio::select! {
-        served = connection.as_mut() => served,
-        () = drain.begun() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
+    let served = match drain {
+        None => connection.await,
+        Some(mut drain) => tokio::select! {
+            // First what has already arrived: a request that came before the signal is answered.
+            biased;
+            served = connection.as_mut() => served,
+            () = drain.begun() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        },
     };
     if let Err(error) = served {
         tracing::debug!(%error, "client connection ended early");
@@ -138,7 +154,7 @@ fn too_large(limit: usize) -> Reply {
 }
 
 /// Ends the connection after this answer, for a body that nobody will read.
-fn closing(mut reply: Reply) -> Reply {
+pub(crate) fn closing(mut reply: Reply) -> Reply {
     reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     reply
 }
@@ -166,8 +182,8 @@ pub(crate) fn json(body: impl Into<bytes::Bytes>) -> Reply {
 
 /// The client's own request id, else a new one in the style of the route.
 fn request_id(gw: &Gateway, row: &Row, headers: &HeaderMap) -> HeaderValue {
-    let named = gw.limits.request_id_headers.iter().find_map(|name| headers.get(name));
-    if let Some(id) = named.filter(|id| !id.is_empty()) {
+    let mut named = gw.limits.request_id_headers.iter().filter_map(|name| headers.get(name));
+    if let Some(id) = named.find(|id| !id.is_empty()) {
         return id.clone();
     }
     let prefix = row.inference.as_ref().map_or("req-", |inference| inference.id_prefix);

@@ -3,6 +3,7 @@
 
 mod discover;
 mod health;
+mod loads;
 mod register;
 
 use std::collections::HashMap;
@@ -13,15 +14,18 @@ use http::HeaderValue;
 use prometheus::IntCounter;
 use smg_decide::fleet::health::{Health, State};
 use smg_decide::fleet::{Leg, Worker, WorkerId};
-use smg_decide::place::{Policy, Random, RoundRobin};
+use smg_decide::place::{
+    Assignment, Bucket, ConsistentHashing, LeastLoad, Manual, Passthrough, Policy, PowerOfTwo,
+    PrefixHash, Random, Reads, RoundRobin,
+};
 use uuid::Uuid;
 
 pub(crate) use self::discover::Card;
 pub(crate) use self::register::tend;
 
-use crate::settings::PolicyName;
-use crate::telemetry::{Meters, ModelMeters, WorkerMeters};
-use crate::upstream::Pool;
+use crate::settings::{BreakerRules, Placement, PolicyName};
+use crate::telemetry::{BranchMeters, Meters, ModelMeters, WorkerMeters};
+use crate::upstream::{Origin, Pool};
 
 /// A worker and the way to it.
 #[derive(Debug)]
@@ -55,6 +59,8 @@ impl Upstream {
 pub(crate) struct Group {
     pub(crate) model: Arc<str>,
     pub(crate) policy: Arc<dyn Policy>,
+    /// Counts how the policy comes to its choices.
+    pub(crate) branches: Arc<BranchMeters>,
     /// Sorted by id; `upstreams` has the same order.
     pub(crate) workers: Vec<Arc<Worker>>,
     pub(crate) upstreams: Vec<Arc<Upstream>>,
@@ -65,7 +71,7 @@ pub(crate) struct Group {
 /// Everything that is registered, at one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
-    /// In the order of registration.
+    /// Sorted by id, which is the order of first registration.
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     pub(crate) models: HashMap<Arc<str>, Arc<Group>>,
 }
@@ -74,20 +80,44 @@ pub(crate) struct Fleet {
 #[derive(Debug)]
 pub(crate) struct Roster {
     current: ArcSwap<Fleet>,
-    policy: PolicyName,
+    placement: Placement,
+    assignment: Assignment,
+    breaker: BreakerRules,
+    /// What a model's policy is made after; places nothing itself.
+    default: Arc<dyn Policy>,
     changing: Mutex<Changing>,
 }
 
 #[derive(Debug, Default)]
 struct Changing {
-    ids: u32,
+    /// Every address ever seen, so that a worker that comes back finds its pins.
+    ids: HashMap<Box<str>, WorkerId>,
     /// Configured workers that have not registered yet.
     pending: usize,
 }
 
+impl Changing {
+    fn intern(&mut self, url: &str) -> WorkerId {
+        if let Some(id) = self.ids.get(url) {
+            return *id;
+        }
+        let id = WorkerId(u32::try_from(self.ids.len()).unwrap_or(u32::MAX));
+        self.ids.insert(url.into(), id);
+        id
+    }
+}
+
 impl Roster {
-    pub(crate) fn new(policy: PolicyName) -> Self {
-        Self { current: ArcSwap::default(), policy, changing: Mutex::default() }
+    /// An empty fleet. `assignment` is how `manual` places.
+    pub(crate) fn new(placement: Placement, assignment: Assignment, breaker: BreakerRules) -> Self {
+        Self {
+            breaker,
+            current: ArcSwap::default(),
+            placement,
+            assignment,
+            default: make_policy(placement.policy, &placement, assignment),
+            changing: Mutex::default(),
+        }
     }
 
     /// The fleet as it is now.
@@ -95,13 +125,36 @@ impl Roster {
         self.current.load_full()
     }
 
+    /// Whether the default or any model's policy reads the prompt (001, rule 2).
+    pub(crate) fn reads_prompt(&self) -> bool {
+        let reads = |policy: &dyn Policy| policy.reads() == Reads::Prompt;
+        let fleet = self.current.load();
+        reads(&*self.default) || fleet.models.values().any(|group| reads(&*group.policy))
+    }
+
+    /// The id of an address.
+    pub(crate) fn intern(&self, url: &str) -> WorkerId {
+        self.lock().intern(url)
+    }
+
+    /// Every address that has an id.
+    pub(crate) fn known(&self) -> Vec<(WorkerId, Box<str>)> {
+        self.lock().ids.iter().map(|(url, id)| (*id, url.clone())).collect()
+    }
+
     /// Configured workers that have not registered yet.
     pub(crate) fn pending(&self) -> usize {
         self.lock().pending
     }
 
-    fn expect(&self, workers: usize) {
-        self.lock().pending += workers;
+    /// Announces configured workers. They get their ids here, in the order in which they were
+    /// named: whoever answers first would otherwise be worker 0 of `X-SMG-Target-Worker`.
+    pub(crate) fn expect(&self, workers: &[Origin]) {
+        let mut changing = self.lock();
+        changing.pending += workers.len();
+        for origin in workers {
+            changing.intern(origin.url());
+        }
     }
 
     fn give_up_one(&self) {
@@ -112,8 +165,8 @@ impl Roster {
     /// Registers a worker that has proven ready.
     fn add(&self, pool: Arc<Pool>, card: Card, meters: &Meters) -> Arc<Upstream> {
         let mut changing = self.lock();
-        changing.ids += 1;
-        let worker = Worker::new(WorkerId(changing.ids), pool.origin().url(), Leg::Regular);
+        let id = changing.intern(pool.origin().url());
+        let worker = Worker::new(id, pool.origin().url(), Leg::Regular).guarded(self.breaker);
         worker.set_healthy(true);
         let worker = Arc::new(worker);
         let upstream = Arc::new(Upstream {
@@ -130,7 +183,9 @@ impl Roster {
         upstream.meters.checked(true, true);
         changing.pending = changing.pending.saturating_sub(1);
         let old = self.load();
-        let upstreams = old.upstreams.iter().chain([&upstream]).map(Arc::clone).collect();
+        let mut upstreams: Vec<_> =
+            old.upstreams.iter().chain([&upstream]).map(Arc::clone).collect();
+        upstreams.sort_by_key(|upstream| upstream.worker.id);
         self.current.store(Arc::new(self.build(&old, upstreams, meters)));
         upstream
     }
@@ -158,16 +213,22 @@ impl Roster {
         meters: &Meters,
     ) -> Group {
         meters.workers.set_pool_size(Leg::Regular, model, upstreams.len());
+        let name = policy_of(&upstreams).unwrap_or(self.placement.policy);
         let policy = match old {
-            Some(old) => Arc::clone(&old.policy),
-            None => make_policy(self.policy),
+            Some(old) if old.policy.name() == name.as_str() => Arc::clone(&old.policy),
+            _ => make_policy(name, &self.placement, self.assignment),
         };
+        let first_of_two = old.is_none_or(|old| old.workers.len() < 2) && upstreams.len() > 1;
+        if name == PolicyName::Passthrough && first_of_two {
+            tracing::warn!(model = &**model, "passthrough uses the first of several workers only");
+        }
         Group {
             model: Arc::clone(model),
             workers: upstreams.iter().map(|upstream| Arc::clone(&upstream.worker)).collect(),
             upstreams,
             meters: old.map_or_else(|| meters.router.model(model), |old| Arc::clone(&old.meters)),
             selections: meters.workers.selections(Leg::Regular, model, policy.name()),
+            branches: meters.policies.of(policy.name()),
             policy,
         }
     }
@@ -177,9 +238,92 @@ impl Roster {
     }
 }
 
-fn make_policy(name: PolicyName) -> Arc<dyn Policy> {
+/// The policy that the workers of a model ask for: the first valid label `policy` decides.
+fn policy_of(upstreams: &[Arc<Upstream>]) -> Option<PolicyName> {
+    upstreams.iter().find_map(|upstream| PolicyName::named(upstream.card.labels.get("policy")?))
+}
+
+fn make_policy(name: PolicyName, placement: &Placement, assignment: Assignment) -> Arc<dyn Policy> {
     match name {
         PolicyName::RoundRobin => Arc::new(RoundRobin::default()),
         PolicyName::Random => Arc::new(Random),
+        PolicyName::Passthrough => Arc::new(Passthrough),
+        PolicyName::PowerOfTwo => Arc::new(PowerOfTwo::new(placement.wait)),
+        PolicyName::LeastLoad => Arc::new(LeastLoad::new(placement.wait, placement.max_waiting)),
+        PolicyName::PrefixHash => Arc::new(PrefixHash::new(placement.prefix)),
+        PolicyName::ConsistentHashing => Arc::new(ConsistentHashing::default()),
+        PolicyName::Manual => Arc::new(Manual::new(assignment)),
+        PolicyName::Bucket => Arc::new(Bucket::new(placement.bucket)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::settings::Connections;
+    use crate::settings::testing::placement;
+    use crate::upstream::TcpDial;
+
+    const PLACEMENT: Placement = placement(PolicyName::RoundRobin);
+
+    fn join(roster: &Roster, meters: &Meters, url: &str, card: Card) {
+        let connections = Connections {
+            idle_timeout: None,
+            max_idle: 1,
+            connect_timeout: std::time::Duration::from_secs(1),
+        };
+        let pool = Pool::new(Origin::parse(url).unwrap(), connections, Arc::new(TcpDial));
+        roster.add(Arc::new(pool), card, meters);
+    }
+
+    fn card(model: &str, policy: Option<&str>) -> Card {
+        let label = policy.map(|policy| ("policy".to_owned(), policy.to_owned()));
+        Card { models: vec![model.into()], runtime: "sglang", labels: label.into_iter().collect() }
+    }
+
+    #[test]
+    fn workers_stand_in_the_order_in_which_they_were_named_not_in_which_they_answered() {
+        let roster = Roster::new(PLACEMENT, Assignment::Random, BreakerRules::OFF);
+        let meters = Meters::new(&[1.0]).unwrap();
+        let urls = ["http://w1", "http://w2", "http://w3"];
+        roster.expect(&urls.map(|url| Origin::parse(url).unwrap()));
+        for url in ["http://w4", "http://w3", "http://w1", "http://w2"] {
+            join(&roster, &meters, url, card("m", None));
+        }
+        let order: Vec<_> =
+            roster.load().models["m"].workers.iter().map(|w| w.url.clone()).collect();
+        assert_eq!(order.iter().map(|url| &**url).collect::<Vec<_>>()[..3], urls);
+        assert_eq!(roster.pending(), 0);
+    }
+
+    #[test]
+    fn every_policy_goes_by_its_own_name() {
+        for name in PolicyName::ALL {
+            assert_eq!(make_policy(name, &PLACEMENT, Assignment::Random).name(), name.as_str());
+            assert_eq!(PolicyName::named(name.as_str()), Some(name));
+        }
+    }
+
+    #[test]
+    fn the_first_valid_label_of_a_model_decides_its_policy() {
+        let (roster, meters) = (
+            Roster::new(PLACEMENT, Assignment::Random, BreakerRules::OFF),
+            Meters::new(&[1.0]).unwrap(),
+        );
+        let policy = |model: &str| Arc::clone(&roster.load().models[model].policy);
+        for (url, model, label, expected) in [
+            ("http://w1", "a", None, "round_robin"),
+            ("http://w2", "a", Some("no_such_policy"), "round_robin"),
+            ("http://w3", "a", Some("least_load"), "least_load"),
+            ("http://w4", "a", Some("bucket"), "least_load"),
+            ("http://w5", "b", None, "round_robin"),
+        ] {
+            join(&roster, &meters, url, card(model, label));
+            assert_eq!(policy(model).name(), expected, "{url}");
+        }
+        let before = policy("a");
+        join(&roster, &meters, "http://w6", card("a", None));
+        assert!(Arc::ptr_eq(&before, &policy("a")), "a join resets no policy");
     }
 }

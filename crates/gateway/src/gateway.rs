@@ -8,13 +8,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
+use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::fleet::Roster;
 use crate::session::Session;
-use crate::settings::{Bodies, Settings};
+use crate::settings::{Assignment, Bodies, RetryRules, Settings};
 use crate::telemetry::Meters;
 use crate::upstream::Dial;
 use crate::{edge, fleet, tasks};
+
+/// Between two sticky snapshots.
+const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A running gateway. Requests share it; each part guards itself.
 #[derive(Debug)]
@@ -24,6 +28,7 @@ pub struct Gateway {
     pub(crate) limits: Limits,
     pub(crate) meters: Meters,
     pub(crate) drain: Drain,
+    pub(crate) clock: Clock,
     /// Where work that must not delay a request runs.
     pub(crate) control: Handle,
 }
@@ -33,6 +38,7 @@ pub struct Gateway {
 pub(crate) struct Limits {
     pub(crate) bodies: Bodies,
     pub(crate) request_timeout: Duration,
+    pub(crate) retry: RetryRules,
     pub(crate) request_id_headers: Vec<http::HeaderName>,
 }
 
@@ -48,12 +54,19 @@ impl Gateway {
         control: Handle,
     ) -> io::Result<Arc<Self>> {
         let settings = Arc::new(settings);
+        let assignment = settings.sticky.assignment.unwrap_or(Assignment::Random);
+        let fleet = Roster::new(settings.placement, assignment, settings.breaker);
+        let clock = Clock::start();
+        // Before pins are restored, which knows addresses too.
+        fleet.expect(&settings.workers);
         let gw = Arc::new(Self {
-            fleet: Roster::new(settings.policy),
-            session: Session::new(settings.sticky.clone()),
+            session: Session::new(settings.sticky.clone(), &fleet, clock),
+            clock,
+            fleet,
             limits: Limits {
                 bodies: settings.bodies,
                 request_timeout: settings.request_timeout,
+                retry: settings.retry,
                 request_id_headers: settings.request_id_headers.clone(),
             },
             meters: Meters::new(&settings.duration_buckets).map_err(io::Error::other)?,
@@ -69,6 +82,10 @@ impl Gateway {
         fleet::tend(self, settings, dial);
         let gw = Arc::clone(self);
         tasks::spawn("sweep", async move { gw.session.sweep(&gw.meters.sticky).await });
+        if self.session.is_saved() {
+            let gw = Arc::clone(self);
+            tasks::spawn("snapshot", async move { gw.save_for_ever().await });
+        }
         let gw = Arc::clone(self);
         tasks::spawn("ages", async move {
             loop {
@@ -76,6 +93,15 @@ impl Gateway {
                 gw.meters.http.sample_ages();
             }
         });
+    }
+
+    /// Writes the sticky snapshot every minute.
+    async fn save_for_ever(self: &Arc<Self>) {
+        loop {
+            tokio::time::sleep(SNAPSHOT_INTERVAL).await;
+            let gw = Arc::clone(self);
+            tasks::blocking(move || gw.session.save(&gw.fleet)).await;
+        }
     }
 
     /// Accepts clients for ever on the current runtime.
@@ -96,6 +122,12 @@ impl Gateway {
         crate::admin::listen_metrics(self, listener).await;
     }
 
+    /// What `GET /metrics` answers; empty if a metric cannot be written.
+    #[must_use]
+    pub fn metrics_text(&self) -> String {
+        self.meters.render().ok().and_then(|text| String::from_utf8(text).ok()).unwrap_or_default()
+    }
+
     /// Workers ready for requests, of those registered.
     #[must_use]
     pub fn workers(&self) -> (usize, usize) {
@@ -107,7 +139,9 @@ impl Gateway {
     /// Leaves: `/readiness` says so, new requests are refused, running ones end. False when `grace`
     /// was over before they had.
     pub async fn drain(&self, grace: Duration) -> bool {
-        self.drain.run(grace).await
+        let drained = self.drain.run(grace).await;
+        self.session.save(&self.fleet);
+        drained
     }
 
     /// Connections that a drain still waits for.

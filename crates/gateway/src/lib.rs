@@ -6,6 +6,7 @@
 
 mod admin;
 mod body;
+mod clock;
 pub mod drain;
 mod edge;
 mod fleet;

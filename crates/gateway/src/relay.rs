@@ -24,12 +24,21 @@ use crate::upstream::Exchange;
 #[derive(Debug)]
 pub(crate) struct Ticket {
     lease: Lease,
+    /// The answer's status; 200 while there is none.
+    status: u16,
+    /// Whether the worker said when to come back.
+    retry_after: bool,
     settled: bool,
 }
 
 impl Ticket {
     pub(crate) const fn new(lease: Lease) -> Self {
-        Self { lease, settled: false }
+        Self { lease, status: 200, retry_after: false, settled: false }
+    }
+
+    /// For an answer that has this status.
+    pub(crate) const fn answered(lease: Lease, status: u16, retry_after: bool) -> Self {
+        Self { lease, status, retry_after, settled: false }
     }
 
     /// The exchange ended this way.
@@ -41,12 +50,13 @@ impl Ticket {
         if std::mem::replace(&mut self.settled, true) {
             return;
         }
+        self.lease.record(end, self.status, self.retry_after);
         let upstream = &self.lease.upstream;
-        match end {
-            End::UpstreamBroke => upstream.meters.attempt_failed(500),
-            End::Timeout => upstream.meters.attempt_failed(504),
-            End::Clean | End::ClientGone | End::Refused => {}
-        }
+        upstream.meters.attempt_failed(match end {
+            End::UpstreamBroke => 500,
+            End::Timeout => 504,
+            End::Clean | End::ClientGone | End::Refused => self.status,
+        });
         tracing::debug!(worker = &*upstream.worker.url, end = end.as_str(), "settled");
     }
 }
@@ -78,6 +88,8 @@ pub(crate) struct Relay {
     ticket: Option<Ticket>,
     dialect: Dialect,
     tail: Tail,
+    /// It broke within an event, and the client's connection has yet to be told.
+    broken: Option<Fault>,
 }
 
 /// The worker broke off in the middle of an event: the client's body is left unterminated, so that
@@ -102,7 +114,7 @@ const fn describe(fault: Fault) -> &'static str {
 
 impl Relay {
     pub(crate) fn new(exchange: Exchange, ticket: Ticket, dialect: Dialect) -> Self {
-        Self { exchange, ticket: Some(ticket), dialect, tail: Tail::default() }
+        Self { exchange, ticket: Some(ticket), dialect, tail: Tail::default(), broken: None }
     }
 
     fn settle(&mut self, end: End) {
@@ -112,6 +124,9 @@ impl Relay {
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if let Some(fault) = self.broken.take() {
+            return Poll::Ready(Some(Err(Broken(fault))));
+        }
         loop {
             return match ready!(self.exchange.poll_frame(cx)) {
                 Some(Ok(frame)) => {
@@ -126,7 +141,7 @@ impl Relay {
                     self.tail.feed(data);
                     Poll::Ready(Some(Ok(frame)))
                 }
-                Some(Err(fault)) => self.broke(fault),
+                Some(Err(fault)) => self.broke(fault, cx),
                 None => {
                     self.settle(End::Clean);
                     Poll::Ready(None)
@@ -135,11 +150,19 @@ impl Relay {
         }
     }
 
-    fn broke(&mut self, fault: Fault) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn broke(
+        &mut self,
+        fault: Fault,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let end = if fault == Fault::Timeout { End::Timeout } else { End::UpstreamBroke };
         self.settle(end);
         if !self.tail.between_events() {
-            return Poll::Ready(Some(Err(Broken(fault))));
+            // An error makes hyper drop what it has not written yet, the head included. It writes
+            // whenever the body has nothing, so the error comes a turn later.
+            self.broken = Some(fault);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         let event = stream_event(self.dialect, fault.code(), describe(fault));
         Poll::Ready(Some(Ok(Frame::data(event))))

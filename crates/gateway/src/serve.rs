@@ -1,34 +1,39 @@
 //! The request path, from a body that is about to be read to an answer that is about to be
 //! relayed. Read it from top to bottom; each phase has the name that docs/architecture.md gives it.
 
+mod attempt;
+mod plan;
+mod prompt;
+mod refusals;
+
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderValue};
-use http::{Request, Response, StatusCode, request};
-use hyper::body::{Body as _, Incoming};
-use smg_decide::body::{self as rules, Facts};
-use smg_decide::keys::Key;
-use smg_decide::retry::Fault;
-use smg_decide::settle::End;
+use http::{Request, StatusCode, request};
+use hyper::body::Incoming;
+use smg_decide::place::Candidates;
+use smg_decide::retry::{Attempts, Chances, Sent, Verdict};
 use smg_wire::error::Refusal;
-use smg_wire::header::{ROUTED_WORKER, goes_downstream, goes_upstream, is_event_stream, nominated};
+use smg_wire::header::ROUTED_WORKER;
 use smg_wire::json::{Bad, Fields};
 use smg_wire::route::{Inference, Route};
+use tokio::time::Instant;
 
+use self::attempt::attempt;
+use self::refusals::{bad_body, unavailable};
 use crate::body;
-use crate::edge::{Reply, refuse};
+use crate::edge::{Reply, closing, refuse};
 use crate::fleet::{Fleet, Group};
 use crate::gateway::Gateway;
-use crate::relay::{Relay, ReplyBody, Ticket};
-use crate::session::Lease;
+use crate::session::{Asking, Round};
 use crate::telemetry::ModelMeters;
-use crate::upstream::{self, Exchange, Message, Outgoing};
 
 /// A request whose body is in hand.
 struct Held<'a> {
     gw: &'a Gateway,
+    route: Route,
     inference: &'a Inference,
     head: &'a request::Parts,
     body: &'a Bytes,
@@ -42,14 +47,16 @@ pub(crate) async fn serve(
     inference: &Inference,
     request: Request<Incoming>,
 ) -> Reply {
-    let arrived = tokio::time::Instant::now();
+    let arrived = Instant::now();
     // Counted under no model's name until one that is served is known.
     let mut meters = Arc::clone(&gw.meters.router.no_model);
     let reply = match carry_out(gw, route, inference, request, &mut meters).await {
         Ok(reply) => reply,
         Err(refusal) => {
             tracing::debug!(code = refusal.code, why = &*refusal.message, "refused");
-            refuse(&refusal, inference.dialect)
+            let reply = refuse(&refusal, inference.dialect);
+            // Nobody reads the rest of an upload that is too large.
+            if refusal.status == StatusCode::PAYLOAD_TOO_LARGE { closing(reply) } else { reply }
         }
     };
     meters.head(route, reply.status().as_u16(), arrived.elapsed());
@@ -63,7 +70,7 @@ async fn carry_out(
     request: Request<Incoming>,
     meters: &mut Arc<ModelMeters>,
 ) -> Result<Reply, Refusal> {
-    plan(gw, inference, &request);
+    plan::count(gw, inference, &request);
     let (head, body) = request.into_parts();
     let body = body::take(body, gw.limits.bodies.max_payload).await?;
     let fields = Fields::read(&body, inference.required).map_err(bad_body)?;
@@ -73,27 +80,101 @@ async fn carry_out(
         *meters = Arc::clone(&group.meters);
     }
     meters.request(route, stream);
-    let rid = fields.rid();
-    let key = gw.session.key(rid.as_deref(), &head.headers);
-    let held = Held { gw, inference, head: &head, body: &body, stream };
-    attempt(&held, &*group?, key).await
+    let group = group?;
+    let rid = fields.rid(inference.rid);
+    let prompt = prompt::wanted(&*group.policy, inference, &head, &fields);
+    let asking =
+        gw.session.asking(&*group.policy, rid.as_deref(), &head.headers, prompt::as_asked(&prompt));
+    let held = Held { gw, route, inference, head: &head, body: &body, stream };
+    attempts(&held, group, &asking).await
 }
 
-/// Plan: stream or buffer. Counted for every request that reaches a route that may stream; for now
-/// every body is buffered whatever the deciding rule.
-fn plan(gw: &Gateway, inference: &Inference, request: &Request<Incoming>) {
-    if !inference.streams {
-        return;
+/// Choose, send, judge, until there is something to pass on.
+async fn attempts(
+    held: &Held<'_>,
+    mut group: Arc<Group>,
+    asking: &Asking<'_>,
+) -> Result<Reply, Refusal> {
+    let gw = held.gw;
+    let deadline = Instant::now() + gw.limits.request_timeout;
+    let (mut attempts, mut round, mut last) = (Attempts::default(), Round::default(), None);
+    for made in 1.. {
+        let Some(lease) = gw.session.choose(&group, asking, &round, &gw.meters.sticky) else {
+            break;
+        };
+        let (upstream, receipt) = (Arc::clone(&lease.upstream), lease.receipt);
+        let (sent, mut reply) = attempt(held, lease, deadline).await;
+        if note(gw, sent) {
+            group.policy.undo(&asking.ask, &upstream.worker, receipt);
+        }
+        reply.headers_mut().insert(ROUTED_WORKER, upstream.routed.clone());
+        round.excluded.push(upstream.worker.id);
+        let elsewhere = elsewhere(gw, &group, &round);
+        match judge(gw, &mut attempts, sent, (elsewhere, deadline)) {
+            Verdict::Final => return Ok(reply),
+            Verdict::Exhausted => {
+                gw.meters.retries.exhausted(held.route);
+                return Ok(reply);
+            }
+            Verdict::Retry { wait_ms, keep_pin } => {
+                let wait = Duration::from_millis(wait_ms);
+                tracing::debug!(worker = &*upstream.worker.url, ?sent, ?wait, "retrying");
+                gw.meters.retries.retried(held.route, made, wait);
+                round.keep_pin = keep_pin;
+                if !elsewhere {
+                    round.excluded.clear();
+                }
+                // The failed answer is kept in case nobody is left to give another.
+                last = Some(reply);
+                tokio::time::sleep(wait).await;
+            }
+        }
+        // The fleet may have changed while the worker was busy failing.
+        if let Some(now) = gw.fleet.load().models.get(&group.model) {
+            group = Arc::clone(now);
+        }
     }
-    let facts = Facts {
-        key_override: gw.session.reads_rid(),
-        several_models: gw.fleet.load().models.len() > 1,
-        content_length: request.body().size_hint().exact(),
-        max_buffered: gw.limits.bodies.max_buffered,
-        ..Facts::default()
-    };
-    let reason = rules::plan(&facts).reason;
-    gw.meters.router.plan(rules::Plan { path: rules::Path::Buffered, reason });
+    match last {
+        Some(reply) => Ok(reply),
+        None => {
+            let refusal = unavailable(format!("No worker of '{}' is available.", group.model));
+            gw.meters.router.attempt(refusal.status.as_u16(), refusal.code);
+            Err(refusal)
+        }
+    }
+}
+
+/// Judge: pass it on, or try again.
+fn judge(
+    gw: &Gateway,
+    attempts: &mut Attempts,
+    sent: Sent,
+    (elsewhere, deadline): (bool, Instant),
+) -> Verdict {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+    let chances = Chances { elsewhere, left_ms };
+    attempts.judge(sent, &gw.limits.retry, chances, &mut rand::rng())
+}
+
+/// Counts an attempt; true if it failed, so that what the policy remembered of it is no longer so.
+fn note(gw: &Gateway, sent: Sent) -> bool {
+    match sent {
+        Sent::Answered { status, .. } => {
+            gw.meters.router.attempt(status, "");
+            status >= 500
+        }
+        Sent::Failed(fault) => {
+            gw.meters.router.attempt(fault.status(), fault.code());
+            true
+        }
+    }
+}
+
+/// Whether a worker is available that has not failed this request.
+fn elsewhere(gw: &Gateway, group: &Group, round: &Round) -> bool {
+    let others = Candidates::new(&group.workers, &round.excluded).at(gw.clock.millis());
+    others.available().next().is_some()
 }
 
 /// The workers of the model a request names; without a name, of the only model there is.
@@ -121,130 +202,4 @@ fn model(gw: &Gateway, fleet: &Fleet, name: Option<Cow<'_, str>>) -> Result<Arc<
     gw.meters.router.attempt(refusal.status.as_u16(), refusal.code);
     refusal.param = Some("model");
     Err(refusal)
-}
-
-/// Choose, send, judge: one worker is chosen, the request goes there, and the answer is passed on.
-async fn attempt(held: &Held<'_>, group: &Group, key: Option<Key<'_>>) -> Result<Reply, Refusal> {
-    let gw = held.gw;
-    let Some(lease) = gw.session.choose(group, key, &[], &gw.meters.sticky) else {
-        let refusal = unavailable(format!("No worker of '{}' is available.", group.model));
-        gw.meters.router.attempt(refusal.status.as_u16(), refusal.code);
-        return Err(refusal);
-    };
-    let routed = lease.upstream.routed.clone();
-    let answered = match send(held, &lease).await {
-        Ok((head, exchange)) => relay(held, lease, head, exchange).await,
-        Err(fault) => {
-            settle_failed(lease, fault);
-            Err(fault)
-        }
-    };
-    let mut reply = match answered {
-        Ok(reply) => {
-            gw.meters.router.attempt(reply.status().as_u16(), "");
-            reply
-        }
-        Err(fault) => {
-            gw.meters.router.attempt(fault.status(), fault.code());
-            refuse(&failed(fault), held.inference.dialect)
-        }
-    };
-    reply.headers_mut().insert(ROUTED_WORKER, routed);
-    Ok(reply)
-}
-
-/// Send: the request as it came, with the headers that travel, over the worker's pool.
-async fn send(held: &Held<'_>, lease: &Lease) -> Result<(http::response::Parts, Exchange), Fault> {
-    let pool = &lease.upstream.pool;
-    let write = || {
-        let mut request = Request::new(Outgoing::new(held.body.clone()));
-        *request.method_mut() = held.head.method.clone();
-        if let Some(path) = held.head.uri.path_and_query() {
-            *request.uri_mut() = pool.origin().target(path);
-        }
-        let headers = request.headers_mut();
-        headers.insert(header::HOST, pool.origin().authority().clone());
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
-        for (name, value) in &held.head.headers {
-            if goes_upstream(name) && !nominated(&held.head.headers, name) {
-                headers.append(name.clone(), value.clone());
-            }
-        }
-        request
-    };
-    let deadline = upstream::deadline(held.gw.limits.request_timeout);
-    let message = Message { write: &write, body: held.body.len() };
-    let resent = || held.gw.meters.router.send_retries.inc();
-    upstream::send(pool, &message, deadline, resent).await
-}
-
-/// Relay: an event stream goes on as it comes, anything else once it is whole.
-async fn relay(
-    held: &Held<'_>,
-    lease: Lease,
-    head: http::response::Parts,
-    exchange: Exchange,
-) -> Result<Reply, Fault> {
-    let streams = is_event_stream(head.headers.get(header::CONTENT_TYPE))
-        || (held.stream
-            && head.status.is_success()
-            && !head.headers.contains_key(header::CONTENT_TYPE));
-    let status = head.status.as_u16();
-    let body = if streams {
-        let ticket = Ticket::new(lease);
-        ReplyBody::stream(Relay::new(exchange, ticket, held.inference.dialect))
-    } else {
-        match exchange.collect(held.gw.limits.bodies.max_payload).await {
-            Ok(bytes) => {
-                lease.upstream.meters.attempt_failed(status);
-                Ticket::new(lease).settle(End::Clean);
-                ReplyBody::whole(bytes)
-            }
-            Err(fault) => {
-                settle_failed(lease, fault);
-                return Err(fault);
-            }
-        }
-    };
-    let mut reply = Response::new(body);
-    *reply.status_mut() = head.status;
-    for (name, value) in &head.headers {
-        if goes_downstream(name) && !nominated(&head.headers, name) {
-            reply.headers_mut().append(name.clone(), value.clone());
-        }
-    }
-    if streams && !head.headers.contains_key(header::CONTENT_TYPE) {
-        let events = HeaderValue::from_static("text/event-stream");
-        reply.headers_mut().insert(header::CONTENT_TYPE, events);
-    }
-    Ok(reply)
-}
-
-/// Settle, for an exchange that gave no answer to pass on.
-fn settle_failed(lease: Lease, fault: Fault) {
-    let end = if fault == Fault::Timeout { End::Timeout } else { End::UpstreamBroke };
-    Ticket::new(lease).settle(end);
-}
-
-fn failed(fault: Fault) -> Refusal {
-    let what = match fault {
-        Fault::Connect => "The worker could not be reached.",
-        Fault::Send => "The connection to the worker was lost before it answered.",
-        Fault::Body => "The connection to the worker was lost in the middle of its answer.",
-        Fault::TooLarge => "The worker's answer is larger than --max-payload-size.",
-        Fault::Timeout => "The worker did not answer within --request-timeout-secs.",
-    };
-    let status = StatusCode::from_u16(fault.status()).unwrap_or(StatusCode::BAD_GATEWAY);
-    Refusal::new(status, fault.code(), what)
-}
-
-fn unavailable(what: String) -> Refusal {
-    let status = StatusCode::SERVICE_UNAVAILABLE;
-    Refusal { retry_after: Some(1), ..Refusal::new(status, "no_available_workers", what) }
-}
-
-fn bad_body(bad: Bad) -> Refusal {
-    let refusal = Refusal::new(StatusCode::BAD_REQUEST, bad.code(), bad.to_string());
-    Refusal { param: bad.param(), ..refusal }
 }

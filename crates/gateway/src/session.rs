@@ -1,137 +1,258 @@
 //! The choice of a worker: a key's pin, else the policy. Only this module writes pins.
 
+mod lease;
+mod snapshot;
+
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use rand::Rng;
-use smg_decide::fleet::load::Charge;
+use smallvec::SmallVec;
 use smg_decide::fleet::{Leg, WorkerId};
 use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
-use smg_decide::keys::{self, Key};
+use smg_decide::keys::{self, Key, Places, Treatment};
 use smg_decide::pins::table::{Table, Turn};
 use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules};
-use smg_decide::place::{Ask, Assignment, Candidates};
-use tokio::time::Instant;
+use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt, Receipt};
+use smg_wire::header::ROUTING_KEY;
 
-use crate::fleet::{Group, Upstream};
+use self::lease::Flight;
+pub(crate) use self::lease::Lease;
+
+use crate::clock::Clock;
+use crate::fleet::{Group, Roster};
 use crate::settings::{Eviction, Sticky};
 use crate::telemetry::StickyMeters;
+
+/// Names a worker outright, for `consistent_hashing`.
+const TARGET_WORKER: HeaderName = HeaderName::from_static("x-smg-target-worker");
 
 /// The pins of this replica and how keys are found.
 #[derive(Debug)]
 pub(crate) struct Session {
-    sticky: Option<Sticky>,
+    rules: Sticky,
     hashing: Hashing,
-    table: Arc<Table>,
-    /// Pins count seconds from here.
-    start: Instant,
+    /// The override's pins, by model and leg; also counts keys in flight that a policy hashes.
+    pins: Arc<Table>,
+    /// The pins of `manual`, by leg.
+    manual: Arc<Table>,
+    clock: Clock,
+}
+
+/// What the choice for one request rests on.
+#[derive(Debug)]
+pub(crate) struct Asking<'a> {
+    treatment: Treatment,
+    key: Option<Key<'a>>,
+    pub(crate) ask: Ask<'a>,
+}
+
+/// A turn at a pin table: the table, the key, and how a worker is placed if no pin decides.
+struct Seat<'a> {
+    table: &'a Arc<Table>,
+    key: KeyHash,
+    assignment: Assignment,
+    candidates: Candidates<'a>,
+    keep_pin: bool,
+}
+
+/// What earlier attempts of a request leave for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// Workers that have failed it.
+    pub(crate) excluded: SmallVec<[WorkerId; 4]>,
+    /// The last one is busy, not broken: a key pinned there stays pinned there.
+    pub(crate) keep_pin: bool,
 }
 
 impl Session {
-    pub(crate) fn new(sticky: Option<Sticky>) -> Self {
-        let mode = sticky.as_ref().map(|sticky| sticky.assignment);
-        let replacement = match mode {
+    /// An empty session, or one that remembers what the snapshot file holds.
+    pub(crate) fn new(rules: Sticky, fleet: &Roster, clock: Clock) -> Self {
+        let replacement = match rules.assignment {
             Some(Assignment::Delegate) | None => Replacement::Leads,
             Some(_) => Replacement::Follows,
         };
-        let rules = Rules { replacement, threshold: Some(OVERRIDE_THRESHOLD) };
-        Self {
-            sticky,
+        let pins = Rules { replacement, threshold: Some(OVERRIDE_THRESHOLD) };
+        let manual = Rules { replacement: Replacement::Follows, threshold: None };
+        let table = |of| Arc::new(Table::new(of, rules.max_keys));
+        let mut session = Self {
             hashing: Hashing::new(rand::random()),
-            table: Arc::new(Table::new(rules)),
-            start: Instant::now(),
+            pins: table(pins),
+            manual: table(manual),
+            clock,
+            rules,
+        };
+        if let Some(file) = session.rules.snapshot.clone() {
+            snapshot::restore(&mut session, &file, fleet);
         }
+        session
     }
 
     /// Whether the override is on, so that every body is read for its `rid`.
     pub(crate) const fn reads_rid(&self) -> bool {
-        self.sticky.is_some()
+        self.rules.key_override
     }
 
-    /// The key of a request.
-    pub(crate) fn key<'a>(&self, rid: Option<&'a str>, headers: &'a HeaderMap) -> Option<Key<'a>> {
-        let names = &self.sticky.as_ref()?.headers;
-        keys::derive(rid, names.iter().map(|name| headers.get(name).map(|v| v.as_bytes())))
+    /// Key: what the choice may look at under this policy.
+    pub(crate) fn asking<'a>(
+        &self,
+        policy: &dyn Policy,
+        rid: Option<&'a str>,
+        headers: &'a HeaderMap,
+        prompt: Prompt<'a>,
+    ) -> Asking<'a> {
+        let treatment = keys::treatment(policy.keys(), self.rules.key_override);
+        let value = |name: &HeaderName| headers.get(name).map(|value| value.as_bytes());
+        let places = Places {
+            rid: rid.filter(|_| self.rules.key_override),
+            listed: self.rules.headers.iter().map(value),
+            own: value(&ROUTING_KEY),
+        };
+        let key = keys::derive(treatment, places);
+        let hashed = matches!(treatment, Treatment::Hash | Treatment::HashOwn);
+        let ask = Ask {
+            key: key.filter(|_| hashed).map(|key| key.text),
+            target: value(&TARGET_WORKER).filter(|_| treatment == Treatment::HashOwn),
+            prompt,
+            now: self.clock.millis(),
+            ..Ask::default()
+        };
+        Asking { treatment, key, ask }
     }
 
-    /// Chooses a worker and counts the request as in flight there; `None` when none is available.
+    /// Choose: a worker for the request, counted as in flight there; `None` when none is available.
     pub(crate) fn choose(
         &self,
         group: &Group,
-        key: Option<Key<'_>>,
-        excluded: &[WorkerId],
+        asking: &Asking<'_>,
+        round: &Round,
         meters: &StickyMeters,
     ) -> Option<Lease> {
-        let candidates = Candidates::new(&group.workers, excluded);
+        let candidates = Candidates::new(&group.workers, &round.excluded).at(self.clock.millis());
         let dice = &mut rand::rng();
-        let Some((sticky, key)) = self.sticky.as_ref().zip(key) else {
-            let ask = Ask::default();
-            let at = group.policy.propose(&ask, &candidates, dice).at?;
-            group.policy.commit(&ask, group.workers.get(at)?);
-            return Lease::new(group, at, None);
-        };
-        let scope = Scope { model: Some(&group.model), leg: Leg::Regular };
-        let hash = self.hashing.hash(scope, key.text.as_bytes());
-        let decided = self.pinned(group, hash, (sticky.assignment, &candidates), dice);
-        let outcome = decided.map_or(Outcome::NoHealthyWorkers, |(outcome, ..)| outcome);
-        meters.decided(outcome, key.source, self.table.len());
-        let worker = decided.and_then(|(_, at, _)| group.workers.get(at));
-        tracing::debug!(
-            source = key.source.as_str(),
-            key = format_args!(
-                "{}:{}:{}:{}",
-                group.model.len(),
-                group.model,
-                scope.leg.letter(),
-                key.text
-            ),
-            branch = outcome.as_str(),
-            worker = worker.map_or("none", |worker| &worker.url),
-            model_id = &*group.model,
-            "Sticky routing decision"
-        );
-        let (_, at, first) = decided?;
-        Lease::new(group, at, Some(Flight { table: Arc::clone(&self.table), key: hash, first }))
+        match (asking.treatment, asking.key) {
+            (Treatment::Pin, Some(key)) => {
+                let assignment = self.rules.assignment.unwrap_or(Assignment::Delegate);
+                let key_hash = self.hash(Some(&group.model), key);
+                let seat = Seat {
+                    table: &self.pins,
+                    key: key_hash,
+                    assignment,
+                    candidates,
+                    keep_pin: round.keep_pin,
+                };
+                let decided = self.pinned(group, asking, &seat, dice);
+                let outcome = decided.as_ref().map_or(Outcome::NoHealthyWorkers, |(o, _)| *o);
+                meters.decided(outcome, Some(key.source), self.entries());
+                let lease = decided.map(|(_, lease)| lease);
+                log(group, key, outcome, lease.as_ref());
+                lease
+            }
+            (Treatment::PinManual, Some(key)) => {
+                // The policy places by the assignment mode itself.
+                let assignment = Assignment::Delegate;
+                let key_hash = self.hash(None, key);
+                let seat = Seat {
+                    table: &self.manual,
+                    key: key_hash,
+                    assignment,
+                    candidates,
+                    keep_pin: round.keep_pin,
+                };
+                let decided = self.pinned(group, asking, &seat, dice);
+                let outcome = decided.as_ref().map_or(Outcome::NoHealthyWorkers, |(o, _)| *o);
+                meters.decided(outcome, None, self.entries());
+                decided.map(|(_, lease)| lease)
+            }
+            (treatment, key) => {
+                let lease = self.placed(group, asking, &candidates, dice);
+                if treatment == Treatment::PinManual {
+                    let outcome = match lease {
+                        Some(_) => Outcome::NoRoutingId,
+                        None => Outcome::NoHealthyWorkers,
+                    };
+                    meters.decided(outcome, None, self.entries());
+                }
+                let hashed = key.map(|key| self.hash(Some(&group.model), key));
+                lease.map(|lease| lease.flying(hashed.map(|key| self.hashed(key))))
+            }
+        }
     }
 
-    /// A keyed request's turn at the pin table: outcome, place in the group, first of its key there.
+    /// The policy alone decides.
+    fn placed(
+        &self,
+        group: &Group,
+        asking: &Asking<'_>,
+        candidates: &Candidates<'_>,
+        dice: &mut dyn Rng,
+    ) -> Option<Lease> {
+        let proposal = group.policy.propose(&asking.ask, candidates, dice);
+        group.branches.decided(&proposal);
+        let at = proposal.at?;
+        let receipt = group.policy.commit(&asking.ask, group.workers.get(at)?);
+        let mut lease = Lease::new(group, at, self.clock)?;
+        lease.receipt = receipt;
+        Some(lease)
+    }
+
+    /// A keyed request's turn at a pin table.
     fn pinned(
         &self,
         group: &Group,
-        key: KeyHash,
-        (assignment, candidates): (Assignment, &Candidates<'_>),
+        asking: &Asking<'_>,
+        seat: &Seat<'_>,
         dice: &mut dyn Rng,
-    ) -> Option<(Outcome, usize, bool)> {
+    ) -> Option<(Outcome, Lease)> {
+        let Seat { table, key, assignment, candidates, keep_pin } = seat;
         let available = |id| candidates.find(id).is_some();
         let now = self.now();
-        let mut turn = self.table.turn(key, None, now, available);
+        let mut receipt = Receipt::default();
+        let mut turn = table.turn(*key, None, now, available);
         if let Turn::Propose(_) = turn {
-            let ask = Ask::default();
-            let at = assignment.propose(&*group.policy, &ask, candidates, dice).at?;
-            let proposal = group.workers.get(at)?;
-            turn = self.table.turn(key, Some(proposal.id), now, available);
-            if assignment == Assignment::Delegate
-                && matches!(turn, Turn::Fly { proposal_used: true, .. })
-            {
-                group.policy.commit(&ask, proposal);
+            let proposal = assignment.propose(&*group.policy, &asking.ask, candidates, dice);
+            group.branches.decided(&proposal);
+            let proposal = group.workers.get(proposal.at?)?;
+            turn = if *keep_pin {
+                table.detour(*key, proposal.id, now)
+            } else {
+                table.turn(*key, Some(proposal.id), now, available)
+            };
+            let used = matches!(turn, Turn::Fly { proposal_used: true, .. });
+            if used && *assignment == Assignment::Delegate {
+                receipt = group.policy.commit(&asking.ask, proposal);
             }
         }
         let Turn::Fly { worker, outcome, first, .. } = turn else { return None };
+        let flight = Flight::counted(Arc::clone(table), *key, first);
         let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
-        Some((outcome, at, first))
+        let mut lease = Lease::new(group, at, self.clock)?.flying(Some(flight));
+        lease.receipt = receipt;
+        Some((outcome, lease))
+    }
+
+    /// A key that a policy hashes: not pinned, but its requests in flight are counted.
+    fn hashed(&self, key: KeyHash) -> Flight {
+        Flight::uncounted(Arc::clone(&self.pins), key)
+    }
+
+    fn hash(&self, model: Option<&str>, key: Key<'_>) -> KeyHash {
+        self.hashing.hash(Scope { model, leg: Leg::Regular }, key.text.as_bytes())
+    }
+
+    fn entries(&self) -> usize {
+        self.pins.len() + self.manual.len()
     }
 
     /// Evicts idle pins for ever; returns at once when nothing is ever evicted.
     pub(crate) async fn sweep(&self, meters: &StickyMeters) {
-        let Some(Eviction { max_idle_secs, interval }) =
-            self.sticky.as_ref().and_then(|sticky| sticky.eviction)
-        else {
-            return;
-        };
+        let Some(Eviction { max_idle_secs, interval }) = self.rules.eviction else { return };
         loop {
             tokio::time::sleep(interval).await;
-            let evicted = self.table.sweep(self.now(), max_idle_secs);
-            let remaining = self.table.len();
+            let now = self.now();
+            let evicted =
+                self.pins.sweep(now, max_idle_secs) + self.manual.sweep(now, max_idle_secs);
+            let remaining = self.entries();
             meters.set_entries(remaining);
             if evicted > 0 {
                 tracing::info!(
@@ -142,49 +263,36 @@ impl Session {
         }
     }
 
+    /// Writes the snapshot file, if there is to be one.
+    pub(crate) fn save(&self, fleet: &Roster) {
+        let Some(file) = &self.rules.snapshot else { return };
+        match snapshot::save(self, file, fleet) {
+            Ok(pins) => tracing::debug!(pins, file = %file.display(), "sticky snapshot written"),
+            Err(error) => {
+                tracing::warn!(%error, file = %file.display(), "sticky snapshot not written");
+            }
+        }
+    }
+
+    /// Whether pins are to outlive this process.
+    pub(crate) const fn is_saved(&self) -> bool {
+        self.rules.snapshot.is_some()
+    }
+
     fn now(&self) -> u32 {
-        u32::try_from(self.start.elapsed().as_secs()).unwrap_or(u32::MAX)
+        self.clock.secs()
     }
 }
 
-/// A worker chosen for a request, counted as in flight there until dropped.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    pub(crate) upstream: Arc<Upstream>,
-    charge: Charge,
-    flight: Option<Flight>,
-}
-
-/// A key's request in flight.
-#[derive(Debug)]
-struct Flight {
-    table: Arc<Table>,
-    key: KeyHash,
-    first: bool,
-}
-
-impl Lease {
-    fn new(group: &Group, at: usize, flight: Option<Flight>) -> Option<Self> {
-        let upstream = Arc::clone(group.upstreams.get(at)?);
-        group.selections.inc();
-        let charge = upstream.worker.begin(None);
-        upstream.meters.requests_active.inc();
-        if flight.as_ref().is_some_and(|flight| flight.first) {
-            upstream.worker.key_begins();
-            upstream.meters.keys_active.inc();
-        }
-        Some(Self { upstream, charge, flight })
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let worker = &self.upstream.worker;
-        worker.end(self.charge);
-        self.upstream.meters.requests_active.dec();
-        if self.flight.as_ref().is_some_and(|flight| flight.table.leave(flight.key, worker.id)) {
-            worker.key_ends();
-            self.upstream.meters.keys_active.dec();
-        }
-    }
+/// One line for each decision of the override (000, "Debug Logs").
+fn log(group: &Group, key: Key<'_>, outcome: Outcome, lease: Option<&Lease>) {
+    let model = &*group.model;
+    tracing::debug!(
+        source = key.source.as_str(),
+        key = format_args!("{}:{model}:{}:{}", model.len(), Leg::Regular.letter(), key.text),
+        branch = outcome.as_str(),
+        worker = lease.map_or("none", |lease| &lease.upstream.worker.url),
+        model_id = model,
+        "Sticky routing decision"
+    );
 }

@@ -1,11 +1,14 @@
 //! Settings as meant: what the flags come to, checked, with units. Defaults live with the flags.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
+pub use smg_decide::fleet::breaker::Rules as BreakerRules;
 pub use smg_decide::fleet::health::Thresholds;
-pub use smg_decide::place::Assignment;
+pub use smg_decide::place::{Assignment, BucketRules, ExpectedWait, PrefixRules};
+pub use smg_decide::retry::Rules as RetryRules;
 
 use crate::upstream::Origin;
 
@@ -25,13 +28,19 @@ pub struct Settings {
     /// Health checks; `None` under `--disable-health-check`.
     pub health: Option<HealthChecks>,
     /// Which worker takes a request that no pin decides.
-    pub policy: PolicyName,
-    /// `--routing-key-override`; `None` when off.
-    pub sticky: Option<Sticky>,
+    pub placement: Placement,
+    /// How engines are asked for their load.
+    pub loads: LoadPolling,
+    /// Keys and pins.
+    pub sticky: Sticky,
     /// Request and answer sizes.
     pub bodies: Bodies,
     /// Connections to workers.
     pub connections: Connections,
+    /// `--retry-…`.
+    pub retry: RetryRules,
+    /// `--cb-…`.
+    pub breaker: BreakerRules,
     /// `--request-timeout-secs`: the whole exchange, a streamed answer included.
     pub request_timeout: Duration,
     /// `--request-id-headers`: where a client's request id is looked for, in order.
@@ -40,24 +49,105 @@ pub struct Settings {
     pub shutdown_grace: Duration,
 }
 
-/// `--policy`.
+/// Which worker takes a request that no pin decides.
+#[derive(Clone, Copy, Debug)]
+pub struct Placement {
+    /// `--policy`, for models whose workers name none.
+    pub policy: PolicyName,
+    /// `--least-load-…`: what an expected wait assumes.
+    pub wait: ExpectedWait,
+    /// `--least-load-max-waiting-requests`; `None` when 0.
+    pub max_waiting: Option<u32>,
+    /// `--prefix-…`.
+    pub prefix: PrefixRules,
+    /// `--bucket-adjust-interval-secs` and `--balance-…-threshold`.
+    pub bucket: BucketRules,
+}
+
+/// `--policy`, and the worker label `policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyName {
     /// One after the other.
     RoundRobin,
     /// By lot.
     Random,
+    /// The first available.
+    Passthrough,
+    /// The shorter expected wait of two drawn by lot.
+    PowerOfTwo,
+    /// The shortest expected wait.
+    LeastLoad,
+    /// By the beginning of the prompt.
+    PrefixHash,
+    /// By the routing key.
+    ConsistentHashing,
+    /// Pinned keys, and `--assignment-mode` for the rest.
+    Manual,
+    /// By the length of the prompt.
+    Bucket,
 }
 
-/// Stickiness under the override.
+impl PolicyName {
+    /// Every policy.
+    pub const ALL: [Self; 9] = [
+        Self::RoundRobin,
+        Self::Random,
+        Self::Passthrough,
+        Self::PowerOfTwo,
+        Self::LeastLoad,
+        Self::PrefixHash,
+        Self::ConsistentHashing,
+        Self::Manual,
+        Self::Bucket,
+    ];
+
+    /// The name in flags, labels and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::Passthrough => "passthrough",
+            Self::PowerOfTwo => "power_of_two",
+            Self::LeastLoad => "least_load",
+            Self::PrefixHash => "prefix_hash",
+            Self::ConsistentHashing => "consistent_hashing",
+            Self::Manual => "manual",
+            Self::Bucket => "bucket",
+        }
+    }
+
+    /// The policy of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.as_str() == name)
+    }
+}
+
+/// Asking engines for their load.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadPolling {
+    /// `--load-monitor-interval`: between two polls of a worker.
+    pub interval: Duration,
+    /// Off under `--disable-load-monitoring`: then only workers are asked whose policy needs it.
+    pub always: bool,
+}
+
+/// Keys and pins, for the override and for `manual`.
 #[derive(Clone, Debug)]
 pub struct Sticky {
+    /// `--routing-key-override`.
+    pub key_override: bool,
     /// `--routing-key-headers`, in order.
     pub headers: Vec<HeaderName>,
-    /// `--assignment-mode`.
-    pub assignment: Assignment,
+    /// `--assignment-mode`; `None` when not typed.
+    pub assignment: Option<Assignment>,
     /// `--max-idle-secs` and `--eviction-interval`; `None` when either is 0.
     pub eviction: Option<Eviction>,
+    /// `--max-sticky-keys`: pins kept; `None` for no bound.
+    pub max_keys: Option<usize>,
+    /// `--sticky-snapshot`: where pins outlive a restart.
+    pub snapshot: Option<PathBuf>,
 }
 
 /// When idle pins go.
@@ -111,4 +201,24 @@ pub struct HealthChecks {
     pub thresholds: Thresholds,
     /// Path asked.
     pub endpoint: String,
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// A policy with the defaults of its flags.
+    pub(crate) const fn placement(policy: PolicyName) -> Placement {
+        Placement {
+            policy,
+            wait: ExpectedWait {
+                kv_pressure_weight: 0.15,
+                default_throughput: 2000.0,
+                mean_prefill_tokens: 1024,
+            },
+            max_waiting: None,
+            prefix: PrefixRules { tokens: 256, load_factor: 1.25, abs_threshold: 10 },
+            bucket: BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 },
+        }
+    }
 }

@@ -21,3 +21,10 @@ where
 {
     runtime.spawn(task.instrument(tracing::debug_span!("task", name)))
 }
+
+/// Runs something that blocks (a file) off the runtime; a panic in it is only its own.
+pub(crate) async fn blocking(work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = tokio::task::spawn_blocking(work).await {
+        tracing::error!(%error, "blocking work failed");
+    }
+}

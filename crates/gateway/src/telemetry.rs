@@ -1,12 +1,18 @@
 //! Metrics: every handle is made once and held, so that counting costs an atomic add and no
 //! look-up. Names and labels are the contract of the documents; the list stands in docs/metrics.md.
 
+mod breaker;
+mod engine;
 mod http;
+mod policies;
 mod router;
 mod sticky;
 mod worker;
 
+pub(crate) use self::breaker::{BreakerMeters, BreakerMetersRoot, RetryMeters};
+pub(crate) use self::engine::EngineMetersRoot;
 pub(crate) use self::http::{AGE_SAMPLE, CallGuard, HttpMeters};
+pub(crate) use self::policies::{BranchMeters, PolicyMeters};
 pub(crate) use self::router::{ModelMeters, RouterMeters};
 pub(crate) use self::sticky::StickyMeters;
 pub(crate) use self::worker::{WorkerMeters, WorkerMetersRoot};
@@ -21,7 +27,10 @@ pub(crate) struct Meters {
     pub(crate) http: HttpMeters,
     pub(crate) router: RouterMeters,
     pub(crate) workers: WorkerMetersRoot,
+    pub(crate) engines: EngineMetersRoot,
+    pub(crate) policies: PolicyMeters,
     pub(crate) sticky: StickyMeters,
+    pub(crate) retries: RetryMeters,
 }
 
 impl Meters {
@@ -35,7 +44,10 @@ impl Meters {
             http: HttpMeters::new(&registry, buckets)?,
             router: RouterMeters::new(&registry, buckets)?,
             workers: WorkerMetersRoot::new(&registry)?,
+            engines: EngineMetersRoot::new(&registry)?,
+            policies: PolicyMeters::new(&registry)?,
             sticky: StickyMeters::new(&registry)?,
+            retries: RetryMeters::new(&registry)?,
             registry,
         })
     }

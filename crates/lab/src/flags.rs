@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use smg_lab::bench;
 use smg_lab::engine::Profile;
 use smg_lab::player::{Naming, Script};
 use smg_lab::prefix_study::fleet::Engines;
@@ -26,6 +27,11 @@ pub(crate) enum Command {
     PrefixStudy(StudyFlags),
     /// Time what cache_aware does for one request.
     PickBench,
+    /// Measure CPU and memory of smg beside a peer and HAProxy on the same work.
+    Bench(bench::Args),
+    /// The bench's mock worker; the bench starts it as a process of its own.
+    #[command(hide = true)]
+    BenchWorker(bench::WorkerArgs),
 }
 
 #[derive(Debug, Args)]

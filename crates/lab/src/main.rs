@@ -1,4 +1,4 @@
-//! The lab's tools: one simulated engine, or a play of conversations against any address.
+//! The lab's tools: one simulated engine, a play of conversations against any address, the bench.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -9,23 +9,33 @@ use tokio::net::TcpListener;
 use flags::{Command, EngineFlags, Flags, PlayFlags, StudyFlags};
 use smg_lab::demo::Sums;
 use smg_lab::traces::mooncake;
-use smg_lab::{engine, pick_bench, player, prefix_study};
+use smg_lab::{bench, engine, pick_bench, player, prefix_study};
 
 mod flags;
 
 fn main() -> ExitCode {
-    let flags = Flags::parse();
+    let command = match Flags::parse().command {
+        // The bench owns its process: threads, children and exit code.
+        Command::Bench(args) => return bench::main(&args),
+        Command::BenchWorker(args) => return bench::worker_main(&args),
+        Command::PrefixStudy(flags) => return told(run_study(&flags)),
+        Command::PickBench => return told(pick_bench::print(&mut io::stdout())),
+        Command::Engine(flags) => Async::Engine(flags),
+        Command::Play(flags) => Async::Play(flags),
+    };
     let ended =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().and_then(|runtime| {
             runtime.block_on(async {
-                match flags.command {
-                    Command::Engine(flags) => run_engine(flags).await,
-                    Command::Play(flags) => run_play(flags).await,
-                    Command::PrefixStudy(flags) => run_study(&flags),
-                    Command::PickBench => pick_bench::print(&mut io::stdout()),
+                match command {
+                    Async::Engine(flags) => run_engine(flags).await,
+                    Async::Play(flags) => run_play(flags).await,
                 }
             })
         });
+    told(ended)
+}
+
+fn told(ended: io::Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -34,6 +44,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What runs on tokio.
+enum Async {
+    Engine(EngineFlags),
+    Play(PlayFlags),
 }
 
 async fn run_engine(flags: EngineFlags) -> io::Result<()> {

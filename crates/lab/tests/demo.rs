@@ -112,13 +112,4 @@ mod tests {
         }
         assert!(!text.contains('\r'), "a file is no terminal");
     }
-
-    /// For the eye: `cargo test -p smg-lab --test demo -- --ignored --nocapture`.
-    #[tokio::test(flavor = "multi_thread")]
-    #[ignore = "takes seconds and is only to be looked at"]
-    async fn show() {
-        let began = std::time::Instant::now();
-        let (_, text) = play(1.0, true).await;
-        println!("{text}\n{:?}", began.elapsed());
-    }
 }

@@ -1,7 +1,13 @@
 //! Flags as typed: names, defaults and help, in one place. Numbers are signed here so that a value
 //! out of range is refused by name and reason (`meant.rs`), not as a parser's riddle.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+mod placement;
+
+pub(crate) use placement::{LoadFlags, PlacementFlags, PolicyChoice};
 
 /// A sticky model gateway: every request of a conversation lands where its KV cache already is.
 #[derive(Debug, Parser)]
@@ -95,9 +101,8 @@ pub(crate) struct Flags {
     )]
     pub(crate) worker_startup_delay: i64,
 
-    /// How a request that no pin decides gets its worker
-    #[arg(long, value_name = "POLICY", help_heading = "Placement")]
-    pub(crate) policy: Option<PolicyChoice>,
+    #[command(flatten)]
+    pub(crate) placement: PlacementFlags,
 
     #[command(flatten)]
     pub(crate) sticky: StickyFlags,
@@ -106,7 +111,13 @@ pub(crate) struct Flags {
     pub(crate) requests: RequestFlags,
 
     #[command(flatten)]
+    pub(crate) retry: RetryFlags,
+
+    #[command(flatten)]
     pub(crate) health: HealthFlags,
+
+    #[command(flatten)]
+    pub(crate) loads: LoadFlags,
 
     #[command(flatten)]
     pub(crate) process: ProcessFlags,
@@ -123,7 +134,7 @@ pub(crate) struct StickyFlags {
     #[arg(long, value_name = "NAME", num_args = 0.., default_value = "x-smg-routing-key")]
     pub(crate) routing_key_headers: Vec<String>,
 
-    /// Where a new key goes [default: delegate]
+    /// Where a new key goes [default: delegate; random for --policy manual]
     #[arg(long, value_name = "MODE")]
     pub(crate) assignment_mode: Option<AssignmentChoice>,
 
@@ -146,6 +157,14 @@ pub(crate) struct StickyFlags {
         allow_negative_numbers = true
     )]
     pub(crate) eviction_interval: i64,
+
+    /// Most pins kept, 0 for no bound; at the bound an idle one gives way
+    #[arg(long, value_name = "N", default_value_t = 8_000_000, allow_negative_numbers = true)]
+    pub(crate) max_sticky_keys: i64,
+
+    /// Keep pins in this file, so that they outlive a restart
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sticky_snapshot: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -163,10 +182,54 @@ pub(crate) struct RequestFlags {
     /// engine's own keep-alive timeout
     #[arg(long, value_name = "SECS", default_value_t = 3, allow_negative_numbers = true)]
     pub(crate) upstream_pool_idle_timeout_secs: i64,
+}
 
-    /// Send each request once (true in this version with or without the flag)
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Retries and circuit breakers")]
+pub(crate) struct RetryFlags {
+    /// Attempts for a request in all, the first included
+    #[arg(long, value_name = "N", default_value_t = 5, allow_negative_numbers = true)]
+    pub(crate) retry_max_retries: i64,
+
+    /// Wait before the second attempt
+    #[arg(long, value_name = "MS", default_value_t = 50, allow_negative_numbers = true)]
+    pub(crate) retry_initial_backoff_ms: i64,
+
+    /// Longest wait between two attempts, and longest Retry-After that is waited for
+    #[arg(long, value_name = "MS", default_value_t = 30_000, allow_negative_numbers = true)]
+    pub(crate) retry_max_backoff_ms: i64,
+
+    /// Growth of the wait from one attempt to the next
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.5, allow_negative_numbers = true)]
+    pub(crate) retry_backoff_multiplier: f64,
+
+    /// Share by which a wait is drawn longer or shorter
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2, allow_negative_numbers = true)]
+    pub(crate) retry_jitter_factor: f64,
+
+    /// Send each request once
     #[arg(long)]
     pub(crate) disable_retries: bool,
+
+    /// Failures in a row that open a worker's circuit breaker
+    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true)]
+    pub(crate) cb_failure_threshold: i64,
+
+    /// Successes in a row that close it again, and probes let through at once
+    #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true)]
+    pub(crate) cb_success_threshold: i64,
+
+    /// How long it stays open before probes are let through
+    #[arg(long, value_name = "SECS", default_value_t = 60, allow_negative_numbers = true)]
+    pub(crate) cb_timeout_duration_secs: i64,
+
+    /// Checked, without effect: failures are counted in a row, not in a window
+    #[arg(long, value_name = "SECS", default_value_t = 120, allow_negative_numbers = true)]
+    pub(crate) cb_window_duration_secs: i64,
+
+    /// Never keep requests from a worker because of failures
+    #[arg(long)]
+    pub(crate) disable_circuit_breaker: bool,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -215,16 +278,6 @@ pub(crate) struct ProcessFlags {
     /// How requests share the cores: one pool of threads, or one thread and listener for each core
     #[arg(long, value_name = "LAYOUT", default_value = "shared")]
     pub(crate) runtime: RuntimeChoice,
-}
-
-/// `--policy`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum PolicyChoice {
-    /// One worker after the other
-    RoundRobin,
-    /// Any available worker
-    Random,
 }
 
 /// `--assignment-mode`.

@@ -54,7 +54,7 @@ fn taken(flags: &str, address: SocketAddr, why: &std::io::Error) -> Complaint {
 /// The banner stays plain text whatever the log format.
 fn announce(settings: &Settings) {
     let workers = settings.workers.len();
-    let pins = if settings.sticky.is_some() { "on" } else { "off" };
+    let pins = if settings.sticky.key_override { "on" } else { "off" };
     let banner = format!(
         "smg {} listens on http://{} (metrics on http://{}/metrics), {workers} workers configured, \
          sticky sessions {pins}\n",
@@ -69,10 +69,8 @@ fn announce(settings: &Settings) {
 /// Waits for SIGTERM or SIGINT, then lets running requests end. A second signal ends it at once.
 async fn leave(gateway: &Gateway, settings: &Settings) {
     told_to_leave().await;
-    let (connections, grace) = (gateway.connections(), settings.shutdown_grace);
-    tracing::info!(connections, ?grace, "draining; a second signal ends it at once");
     let drained = tokio::select! {
-        drained = gateway.drain(grace) => drained,
+        drained = gateway.drain(settings.shutdown_grace) => drained,
         () = told_to_leave() => false,
     };
     if drained {

@@ -6,15 +6,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use clap::ValueEnum as _;
 use http::HeaderName;
 use smg_gateway::settings::{
-    Assignment, Bodies, Connections, Eviction, HealthChecks, PolicyName, Settings, Startup, Sticky,
-    Thresholds,
+    Assignment, Bodies, BreakerRules, Connections, Eviction, HealthChecks, RetryRules, Settings,
+    Startup, Sticky, Thresholds,
 };
 use smg_gateway::upstream::Origin;
 
-use crate::flags::{AssignmentChoice, Flags, HealthFlags, PolicyChoice, StickyFlags};
+use crate::flags::{AssignmentChoice, Flags, HealthFlags, RetryFlags, StickyFlags};
+
+mod placement;
 
 /// A flag that cannot be meant.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +37,7 @@ type Meant<T> = Result<T, Complaint>;
 
 /// What the flags come to.
 pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
+    let workers = workers(&flags.worker_urls)?;
     Ok(Settings {
         listen: address(("--host", &flags.host), ("--port", flags.port))?,
         metrics: address(
@@ -43,7 +45,9 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
             ("--prometheus-port", flags.prometheus_port),
         )?,
         duration_buckets: buckets(&flags.prometheus_duration_buckets)?,
-        workers: workers(&flags.worker_urls)?,
+        placement: placement::placement(&flags.placement, workers.len())?,
+        loads: placement::loads(&flags.loads)?,
+        workers,
         startup: Startup {
             timeout: positive_secs(
                 "--worker-startup-timeout-secs",
@@ -56,7 +60,6 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
             delay: secs("--worker-startup-delay", flags.worker_startup_delay)?,
         },
         health: health(&flags.health)?,
-        policy: policy(flags.policy)?,
         sticky: sticky(&flags.sticky)?,
         bodies: bodies(flags.requests.max_payload_size)?,
         connections: Connections {
@@ -67,6 +70,8 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
             max_idle: 500,
             connect_timeout: Duration::from_secs(10),
         },
+        retry: retry(&flags.retry)?,
+        breaker: breaker(&flags.retry)?,
         request_timeout: positive_secs(
             "--request-timeout-secs",
             flags.requests.request_timeout_secs,
@@ -79,24 +84,7 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
     })
 }
 
-fn policy(choice: Option<PolicyChoice>) -> Meant<PolicyName> {
-    match choice {
-        Some(PolicyChoice::RoundRobin) => Ok(PolicyName::RoundRobin),
-        Some(PolicyChoice::Random) => Ok(PolicyName::Random),
-        None => {
-            let names: Vec<_> = PolicyChoice::value_variants()
-                .iter()
-                .filter_map(|choice| Some(choice.to_possible_value()?.get_name().to_owned()))
-                .collect();
-            let names = names.join(", ");
-            Err(Complaint(format!(
-                "--policy is needed: the default cache_aware is not in this version yet; choose one of {names}"
-            )))
-        }
-    }
-}
-
-fn sticky(flags: &StickyFlags) -> Meant<Option<Sticky>> {
+fn sticky(flags: &StickyFlags) -> Meant<Sticky> {
     // Names are checked with or without the override, as a typing error is one either way.
     let mut headers = headers("--routing-key-headers", &flags.routing_key_headers)?;
     if headers.is_empty() {
@@ -108,13 +96,21 @@ fn sticky(flags: &StickyFlags) -> Meant<Option<Sticky>> {
         max_idle_secs: u32::try_from(idle.as_secs()).unwrap_or(u32::MAX),
         interval,
     });
-    let assignment = match flags.assignment_mode {
-        None | Some(AssignmentChoice::Delegate) => Assignment::Delegate,
-        Some(AssignmentChoice::Random) => Assignment::Random,
-        Some(AssignmentChoice::MinLoad) => Assignment::MinLoad,
-        Some(AssignmentChoice::MinGroup) => Assignment::MinGroup,
-    };
-    Ok(flags.routing_key_override.then_some(Sticky { headers, assignment, eviction }))
+    let assignment = flags.assignment_mode.map(|mode| match mode {
+        AssignmentChoice::Delegate => Assignment::Delegate,
+        AssignmentChoice::Random => Assignment::Random,
+        AssignmentChoice::MinLoad => Assignment::MinLoad,
+        AssignmentChoice::MinGroup => Assignment::MinGroup,
+    });
+    let max_keys = unsigned("--max-sticky-keys", flags.max_sticky_keys)?;
+    Ok(Sticky {
+        key_override: flags.routing_key_override,
+        headers,
+        assignment,
+        eviction,
+        max_keys: usize::try_from(max_keys).ok().filter(|max| *max > 0),
+        snapshot: flags.sticky_snapshot.clone(),
+    })
 }
 
 fn health(flags: &HealthFlags) -> Meant<Option<HealthChecks>> {
@@ -136,6 +132,42 @@ fn health(flags: &HealthFlags) -> Meant<Option<HealthChecks>> {
         ));
     }
     Ok((!flags.disable_health_check).then_some(checks))
+}
+
+fn retry(flags: &RetryFlags) -> Meant<RetryRules> {
+    let attempts = count("--retry-max-retries", flags.retry_max_retries)?;
+    let initial_ms = positive("--retry-initial-backoff-ms", flags.retry_initial_backoff_ms)?;
+    let max_ms = positive("--retry-max-backoff-ms", flags.retry_max_backoff_ms)?;
+    if max_ms < initial_ms {
+        let why = format!("expected at least --retry-initial-backoff-ms ({initial_ms})");
+        return Err(Complaint::about("--retry-max-backoff-ms", max_ms, why));
+    }
+    let multiplier = flags.retry_backoff_multiplier;
+    if !(multiplier.is_finite() && multiplier >= 1.0) {
+        return Err(Complaint::about(
+            "--retry-backoff-multiplier",
+            multiplier,
+            "expected 1 or more",
+        ));
+    }
+    let jitter = flags.retry_jitter_factor;
+    if !(0.0..=1.0).contains(&jitter) {
+        return Err(Complaint::about("--retry-jitter-factor", jitter, "expected 0 to 1"));
+    }
+    let attempts = if flags.disable_retries { 1 } else { attempts };
+    Ok(RetryRules { attempts, initial_ms, max_ms, multiplier, jitter })
+}
+
+fn breaker(flags: &RetryFlags) -> Meant<BreakerRules> {
+    let failures = count("--cb-failure-threshold", flags.cb_failure_threshold)?;
+    let successes = count("--cb-success-threshold", flags.cb_success_threshold)?;
+    let timeout = positive_secs("--cb-timeout-duration-secs", flags.cb_timeout_duration_secs)?;
+    positive_secs("--cb-window-duration-secs", flags.cb_window_duration_secs)?;
+    Ok(BreakerRules {
+        failures: (!flags.disable_circuit_breaker).then_some(failures),
+        successes,
+        timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+    })
 }
 
 fn bodies(max_payload: i64) -> Meant<Bodies> {
@@ -218,6 +250,14 @@ fn positive_secs(flag: &str, value: i64) -> Meant<Duration> {
     secs(flag, value)
 }
 
+/// A number with a fraction, in a range that is told in words.
+fn fraction(flag: &str, value: f64, fits: impl Fn(f64) -> bool, range: &str) -> Meant<f64> {
+    if value.is_finite() && fits(value) {
+        return Ok(value);
+    }
+    Err(Complaint::about(flag, value, format!("expected {range}")))
+}
+
 fn unless_zero(duration: Duration) -> Option<Duration> {
     (!duration.is_zero()).then_some(duration)
 }
@@ -227,6 +267,7 @@ mod tests {
     use super::*;
     use crate::flags::{Cli, Command};
     use clap::Parser as _;
+    use smg_gateway::settings::PolicyName;
 
     fn meant(typed: &str) -> Result<Settings, Complaint> {
         let args = ["smg", "launch"].into_iter().chain(typed.split_whitespace());
@@ -244,9 +285,10 @@ mod tests {
         .unwrap();
         assert_eq!(settings.listen, "0.0.0.0:30000".parse().unwrap());
         assert_eq!(settings.workers.len(), 2);
-        let sticky = settings.sticky.unwrap();
+        let sticky = settings.sticky;
+        assert!(sticky.key_override && sticky.max_keys == Some(8_000_000));
         assert_eq!(sticky.headers, ["x-smg-routing-key"]);
-        assert_eq!(sticky.assignment, Assignment::Delegate);
+        assert_eq!(sticky.assignment, None);
         let eviction = sticky.eviction.unwrap();
         assert_eq!((eviction.max_idle_secs, eviction.interval.as_secs()), (14400, 120));
     }
@@ -256,7 +298,7 @@ mod tests {
         let typed = "--policy=random --sticky-sessions --sticky-key-idle-secs=7 --eviction-interval-secs 8 --worker-urls=http://a --worker-urls http://b";
         let settings = meant(typed).unwrap();
         assert_eq!(settings.workers.len(), 2);
-        let eviction = settings.sticky.unwrap().eviction.unwrap();
+        let eviction = settings.sticky.eviction.unwrap();
         assert_eq!((eviction.max_idle_secs, eviction.interval.as_secs()), (7, 8));
     }
 
@@ -264,42 +306,70 @@ mod tests {
     fn zero_turns_eviction_off() {
         for off in ["--max-idle-secs 0", "--eviction-interval 0"] {
             let settings = meant(&format!("--policy random --sticky-sessions {off}")).unwrap();
-            assert!(settings.sticky.unwrap().eviction.is_none(), "{off}");
+            assert!(settings.sticky.eviction.is_none(), "{off}");
         }
     }
 
+    const REFUSED: &[&str] = &[
+        "--port 0",
+        "--port 65536",
+        "--prometheus-port -1",
+        "--host localhost",
+        "--prometheus-host x",
+        "--prometheus-duration-buckets 1 1",
+        "--prometheus-duration-buckets 2 1",
+        "--prometheus-duration-buckets 0",
+        "--prometheus-duration-buckets nan",
+        "--request-id-headers b@d",
+        "--routing-key-headers x-fine na:me",
+        "--worker-urls w1:8000",
+        "--worker-urls https://w1",
+        "--worker-startup-timeout-secs 0",
+        "--worker-startup-check-interval 0",
+        "--worker-startup-delay -1",
+        "--max-idle-secs -1",
+        "--eviction-interval -5",
+        "--max-sticky-keys -1",
+        "--max-payload-size 0",
+        "--request-timeout-secs 0",
+        "--request-timeout-secs 9223372036854775807",
+        "--upstream-pool-idle-timeout-secs -1",
+        "--health-check-interval-secs 0",
+        "--health-check-timeout-secs 0",
+        "--health-failure-threshold 0",
+        "--health-success-threshold 4294967296",
+        "--health-check-endpoint health",
+        "--shutdown-grace-period-secs -1",
+        "--retry-max-retries 0",
+        "--retry-initial-backoff-ms 0",
+        "--retry-max-backoff-ms 49",
+        "--retry-backoff-multiplier 0.9",
+        "--retry-backoff-multiplier nan",
+        "--retry-jitter-factor 1.1",
+        "--retry-jitter-factor -0.1",
+        "--cb-failure-threshold 0",
+        "--cb-success-threshold 0",
+        "--cb-timeout-duration-secs 0",
+        "--cb-window-duration-secs 0",
+        "--load-monitor-interval 0",
+        "--least-load-kv-pressure-weight -0.1",
+        "--least-load-kv-pressure-weight inf",
+        "--least-load-default-throughput 0",
+        "--least-load-default-throughput nan",
+        "--least-load-mean-prefill-tokens 0",
+        "--least-load-max-waiting-requests -1",
+        "--prefix-token-count 0",
+        "--prefix-hash-load-factor 0.99",
+        "--prefix-hash-balance-abs-threshold -1",
+        "--bucket-adjust-interval-secs 0",
+        "--bucket-adjust-interval-secs 4294967296",
+        "--balance-abs-threshold -1",
+        "--balance-rel-threshold 0.5",
+    ];
+
     #[test]
     fn what_cannot_be_meant_is_refused_by_the_name_of_its_flag() {
-        for bad in [
-            "--port 0",
-            "--port 65536",
-            "--prometheus-port -1",
-            "--host localhost",
-            "--prometheus-host x",
-            "--prometheus-duration-buckets 1 1",
-            "--prometheus-duration-buckets 2 1",
-            "--prometheus-duration-buckets 0",
-            "--prometheus-duration-buckets nan",
-            "--request-id-headers b@d",
-            "--routing-key-headers x-fine na:me",
-            "--worker-urls w1:8000",
-            "--worker-urls https://w1",
-            "--worker-startup-timeout-secs 0",
-            "--worker-startup-check-interval 0",
-            "--worker-startup-delay -1",
-            "--max-idle-secs -1",
-            "--eviction-interval -5",
-            "--max-payload-size 0",
-            "--request-timeout-secs 0",
-            "--request-timeout-secs 9223372036854775807",
-            "--upstream-pool-idle-timeout-secs -1",
-            "--health-check-interval-secs 0",
-            "--health-check-timeout-secs 0",
-            "--health-failure-threshold 0",
-            "--health-success-threshold 4294967296",
-            "--health-check-endpoint health",
-            "--shutdown-grace-period-secs -1",
-        ] {
+        for bad in REFUSED {
             let Err(Complaint(said)) = meant(&format!("--policy random {bad}")) else {
                 panic!("{bad} was accepted")
             };
@@ -308,8 +378,54 @@ mod tests {
     }
 
     #[test]
+    fn power_of_two_needs_two_different_workers() {
+        for few in ["", "--worker-urls http://a", "--worker-urls http://a http://a/"] {
+            let Err(Complaint(said)) = meant(&format!("--policy power_of_two {few}")) else {
+                panic!("'{few}' was accepted")
+            };
+            assert!(said.starts_with("--policy power_of_two"), "{said}");
+        }
+        let two = meant("--policy power_of_two --worker-urls http://a http://b").unwrap();
+        assert_eq!(two.placement.policy, PolicyName::PowerOfTwo);
+    }
+
+    #[test]
+    fn every_policy_is_meant_by_its_own_name() {
+        for name in PolicyName::ALL {
+            let typed = format!("--policy {} --worker-urls http://a http://b", name.as_str());
+            assert_eq!(meant(&typed).unwrap().placement.policy, name);
+        }
+    }
+
+    #[test]
+    fn defaults_and_units_of_placement() {
+        let Settings { placement, loads, .. } = meant("--policy random").unwrap();
+        let (wait, prefix, bucket) = (placement.wait, placement.prefix, placement.bucket);
+        let floats = [
+            wait.kv_pressure_weight,
+            wait.default_throughput,
+            prefix.load_factor,
+            bucket.rel_threshold,
+        ];
+        assert_eq!(floats, [0.15, 2000.0, 1.25, 1.5]);
+        assert_eq!((wait.mean_prefill_tokens, placement.max_waiting), (1024, None));
+        assert_eq!((prefix.tokens, prefix.abs_threshold), (256, 10));
+        assert_eq!((bucket.interval, bucket.abs_threshold), (5000, 64));
+        assert_eq!((loads.interval.as_secs(), loads.always), (10, true));
+        let typed = "--policy random --spill-abs-threshold 7 --spill-rel-threshold=2 \
+                     --least-load-max-waiting-requests 3 --disable-load-monitoring";
+        let Settings { placement, loads, .. } = meant(typed).unwrap();
+        let bucket = placement.bucket;
+        assert_eq!((bucket.abs_threshold, bucket.rel_threshold), (7, 2.0));
+        assert_eq!((placement.max_waiting, loads.always), (Some(3), false));
+    }
+
+    #[test]
     fn a_missing_policy_names_those_that_exist() {
         let Err(Complaint(said)) = meant("--worker-urls http://w1") else { panic!("accepted") };
-        assert!(said.contains("--policy") && said.contains("round_robin, random"), "{said}");
+        assert!(
+            said.contains("--policy") && said.contains("round_robin, random, passthrough"),
+            "{said}"
+        );
     }
 }

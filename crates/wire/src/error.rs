@@ -40,34 +40,47 @@ impl Refusal {
     /// The JSON body in the words of `dialect`.
     #[must_use]
     pub fn body(&self, dialect: Dialect) -> Bytes {
-        match dialect {
-            Dialect::OpenAi => json(&OpenAi {
-                error: Error {
-                    kind: kind(self.status),
-                    code: self.code,
-                    message: &self.message,
-                    param: self.param,
-                },
-            }),
-        }
+        let error = Error {
+            kind: kind(self.status, dialect),
+            code: self.code,
+            message: &self.message,
+            param: self.param,
+        };
+        // Anthropic's SDKs look for the outer type; the rest is the same for all.
+        let outer = (dialect == Dialect::Anthropic).then_some("error");
+        json(&Body { outer, error })
     }
 }
 
 /// A failure in the middle of a stream, as a frame of the route's dialect.
 #[must_use]
 pub fn stream_event(dialect: Dialect, code: &str, message: &str) -> Bytes {
-    match dialect {
-        Dialect::OpenAi => {
-            let error = Error { kind: "stream_error", code, message, param: None };
-            let body = json(&OpenAi { error });
-            Bytes::from([b"data: ", &*body, b"\n\n"].concat())
+    let error = |kind| Error { kind, code, message, param: None };
+    let (event, body) = match dialect {
+        Dialect::OpenAi => ("", json(&Body { outer: None, error: error("stream_error") })),
+        Dialect::Anthropic => {
+            ("event: error\n", json(&Body { outer: Some("error"), error: error("api_error") }))
         }
-    }
+        Dialect::Responses => ("event: response.failed\n", json(&failed_response(code, message))),
+    };
+    Bytes::from([event.as_bytes(), b"data: ", &*body, b"\n\n"].concat())
 }
 
-fn kind(status: StatusCode) -> &'static str {
+/// The last event of a Responses stream that could not be finished.
+fn failed_response(code: &str, message: &str) -> serde_json::Value {
+    serde_json::json!({
+        "type": "response.failed",
+        "response": {"status": "failed", "error": {"code": code, "message": message}},
+    })
+}
+
+fn kind(status: StatusCode, dialect: Dialect) -> &'static str {
+    let anthropic = dialect == Dialect::Anthropic;
     match status {
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::NOT_FOUND if anthropic => "not_found_error",
+        StatusCode::SERVICE_UNAVAILABLE if anthropic => "overloaded_error",
+        status if status.is_server_error() && anthropic => "api_error",
         status if status.is_server_error() => "server_error",
         _ => "invalid_request_error",
     }
@@ -79,7 +92,9 @@ fn json(value: &impl Serialize) -> Bytes {
 }
 
 #[derive(Serialize)]
-struct OpenAi<'a> {
+struct Body<'a> {
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    outer: Option<&'static str>,
     error: Error<'a>,
 }
 
@@ -106,6 +121,20 @@ mod tests {
         );
         let full = Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "c", "m").body(Dialect::OpenAi);
         assert!(std::str::from_utf8(&full).unwrap().contains(r#""type":"server_error""#));
+        assert_eq!(
+            refusal.body(Dialect::Anthropic),
+            r#"{"type":"error","error":{"type":"not_found_error","code":"model_not_found","message":"No \"m\".","param":"model"}}"#
+        );
+    }
+
+    #[test]
+    fn each_dialect_has_its_own_last_event() {
+        let event = |dialect| String::from_utf8(stream_event(dialect, "c", "m").to_vec()).unwrap();
+        assert!(event(Dialect::OpenAi).starts_with("data: {\"error\":"));
+        assert!(event(Dialect::Anthropic).starts_with("event: error\ndata: {\"type\":\"error\","));
+        let failed = event(Dialect::Responses);
+        assert!(failed.starts_with("event: response.failed\ndata: {"), "{failed}");
+        assert!(failed.contains(r#""status":"failed""#));
     }
 
     #[test]

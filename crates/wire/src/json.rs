@@ -10,6 +10,8 @@ use memchr::memchr2_iter;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::route::Rid;
+
 /// Deepest nesting of objects and arrays that is accepted; engines' parsers recurse.
 pub const MAX_DEPTH: usize = 128;
 
@@ -19,8 +21,13 @@ pub struct Fields<'a> {
     model: Option<&'a str>,
     rid: Option<&'a str>,
     stream: Option<&'a str>,
-    required: bool,
+    /// Raw text of `system` and of the fields that may hold the prompt, by [`PROMPT_FIELDS`].
+    prompt: [Option<&'a str>; PROMPT_FIELDS.len()],
 }
+
+/// Fields that hold what an engine reads, on one route or another.
+const PROMPT_FIELDS: [&str; 8] =
+    ["messages", "system", "prompt", "text", "input_ids", "input_embeds", "input", "query"];
 
 /// Why a body is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +40,7 @@ pub enum Bad {
     Syntax(String),
     /// JSON, but no object.
     NotAnObject,
-    /// A field the route needs is missing or null.
+    /// A field the route needs is missing or null; where one of several would do, the first.
     Missing(&'static str),
     /// `model` is there, but no string.
     ModelNotText,
@@ -77,22 +84,30 @@ impl Bad {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads a body. `required` names a top-level field that must be there and not null.
+    /// Reads a body. Of the fields named by `required`, one must be there and not null.
     ///
     /// # Errors
     /// When the body is not one whole JSON object of sane depth, or lacks the field.
-    pub fn read(body: &'a [u8], required: &'static str) -> Result<Self, Bad> {
+    pub fn read(body: &'a [u8], required: &[&'static str]) -> Result<Self, Bad> {
         let text = std::str::from_utf8(body).map_err(|_| Bad::Encoding)?;
         if too_deep(body) {
             return Err(Bad::TooDeep);
         }
         let mut parser = serde_json::Deserializer::from_str(text);
-        let fields = parser.deserialize_any(Reader { required }).map_err(|e| refused(&e, text))?;
+        let fields = parser.deserialize_any(Reader).map_err(|e| refused(&e, text))?;
         parser.end().map_err(|e| Bad::Syntax(e.to_string()))?;
-        if !fields.required {
-            return Err(Bad::Missing(required));
+        match required.first() {
+            Some(first) if !required.iter().any(|name| fields.prompt_field(name).is_some()) => {
+                Err(Bad::Missing(first))
+            }
+            _ => Ok(fields),
         }
-        Ok(fields)
+    }
+
+    /// The raw JSON of one of the fields that may hold a prompt; `None` when absent or null.
+    pub(crate) fn prompt_field(&self, name: &str) -> Option<&'a str> {
+        let at = PROMPT_FIELDS.iter().position(|known| *known == name)?;
+        self.prompt.get(at).copied().flatten().filter(|raw| *raw != "null")
     }
 
     /// The model, if one is named.
@@ -106,10 +121,16 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The `rid`, if it is a string; any other type is no key and the worker's to judge.
+    /// The `rid` where the route has one, if it is a string; any other type is no key and the
+    /// worker's to judge.
     #[must_use]
-    pub fn rid(&self) -> Option<Cow<'a, str>> {
-        self.rid.and_then(text)
+    pub fn rid(&self, at: Rid) -> Option<Cow<'a, str>> {
+        let raw = self.rid?;
+        match at {
+            Rid::None => None,
+            Rid::First if raw.starts_with('[') => first_text(raw),
+            Rid::Text | Rid::First => text(raw),
+        }
     }
 
     /// Whether the client asks for a stream.
@@ -126,6 +147,12 @@ fn text(raw: &str) -> Option<Cow<'_, str>> {
         return Some(Cow::Borrowed(inner));
     }
     serde_json::from_str(raw).ok().map(Cow::Owned)
+}
+
+/// The first item of a raw JSON list, if that is a string.
+fn first_text(raw: &str) -> Option<Cow<'_, str>> {
+    let items: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
+    text(items.first()?.get())
 }
 
 /// Whether brackets outside strings nest deeper than [`MAX_DEPTH`]. Strings are skipped at memory
@@ -191,9 +218,7 @@ fn refused(error: &serde_json::Error, text: &str) -> Bad {
     Bad::Syntax(error.to_string())
 }
 
-struct Reader {
-    required: &'static str,
-}
+struct Reader;
 
 impl<'de> Visitor<'de> for Reader {
     type Value = Fields<'de>;
@@ -206,20 +231,20 @@ impl<'de> Visitor<'de> for Reader {
         let mut fields = Fields::default();
         while let Some(Name(name)) = map.next_key()? {
             let slot = match &*name {
-                "model" => &mut fields.model,
-                "rid" => &mut fields.rid,
-                "stream" => &mut fields.stream,
-                name if name == self.required => {
-                    let raw: &RawValue = map.next_value()?;
-                    fields.required = raw.get() != "null";
-                    continue;
-                }
-                _ => {
-                    map.next_value::<IgnoredAny>()?;
-                    continue;
+                "model" => Some(&mut fields.model),
+                "rid" => Some(&mut fields.rid),
+                "stream" => Some(&mut fields.stream),
+                name => {
+                    let at = PROMPT_FIELDS.iter().position(|known| *known == name);
+                    at.and_then(|at| fields.prompt.get_mut(at))
                 }
             };
-            *slot = Some(map.next_value::<&RawValue>()?.get());
+            match slot {
+                Some(slot) => *slot = Some(map.next_value::<&RawValue>()?.get()),
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
         }
         Ok(fields)
     }
@@ -235,7 +260,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(body: &str) -> Result<Fields<'_>, Bad> {
-        Fields::read(body.as_bytes(), "messages")
+        Fields::read(body.as_bytes(), &["messages"])
     }
 
     #[test]
@@ -243,7 +268,7 @@ mod tests {
         let body = r#" {"messages":[{"rid":"no","model":"no"}], "x":{"rid":1},"rid":"a\u0062c","model":"m","stream":true} "#;
         let fields = read(body).unwrap();
         assert_eq!(fields.model().unwrap().as_deref(), Some("m"));
-        assert_eq!(fields.rid().as_deref(), Some("abc"));
+        assert_eq!(fields.rid(Rid::Text).as_deref(), Some("abc"));
         assert!(fields.stream());
     }
 
@@ -251,7 +276,7 @@ mod tests {
     fn of_a_repeated_key_the_last_one_counts() {
         let body = r#"{"rid":"first","messages":[],"model":"a","rid":"last","m\u006fdel":"b"}"#;
         let fields = read(body).unwrap();
-        assert_eq!(fields.rid().as_deref(), Some("last"));
+        assert_eq!(fields.rid(Rid::Text).as_deref(), Some("last"));
         assert_eq!(fields.model().unwrap().as_deref(), Some("b"));
     }
 
@@ -259,8 +284,33 @@ mod tests {
     fn a_rid_of_another_type_is_no_key() {
         for rid in ["null", "5", "true", "[\"a\"]", "{\"a\":1}", r#""\ud800""#] {
             let body = format!(r#"{{"messages":[],"rid":{rid}}}"#);
-            assert_eq!(read(&body).unwrap().rid(), None, "{rid}");
+            assert_eq!(read(&body).unwrap().rid(Rid::Text), None, "{rid}");
         }
+    }
+
+    #[test]
+    fn where_a_route_lists_its_rids_the_first_one_counts() {
+        for (rid, first) in [
+            (r#"["a","b"]"#, Some("a")),
+            (r#""c""#, Some("c")),
+            ("[]", None),
+            ("[1]", None),
+            ("[null,\"a\"]", None),
+            ("7", None),
+        ] {
+            let body = format!(r#"{{"messages":[],"rid":{rid}}}"#);
+            let fields = read(&body).unwrap();
+            assert_eq!(fields.rid(Rid::First).as_deref(), first, "{rid}");
+            assert_eq!(fields.rid(Rid::None), None);
+        }
+    }
+
+    #[test]
+    fn one_of_several_fields_may_be_enough() {
+        let either = |body: &str| Fields::read(body.as_bytes(), &["text", "input_ids"]).err();
+        assert_eq!(either(r#"{"input_ids":[1]}"#), None);
+        assert_eq!(either(r#"{"messages":[]}"#), Some(Bad::Missing("text")));
+        assert!(Fields::read(b"{}", &[]).is_ok());
     }
 
     #[test]
@@ -284,7 +334,7 @@ mod tests {
             assert!(matches!(read(body), Err(Bad::Syntax(_))), "{body}: {:?}", read(body));
         }
         assert_eq!(
-            Fields::read(b"{\"messages\":\"\xff\"}", "messages").unwrap_err(),
+            Fields::read(b"{\"messages\":\"\xff\"}", &["messages"]).unwrap_err(),
             Bad::Encoding
         );
         for body in ["[]", "1", "\"x\"", "null", "  true"] {
@@ -317,23 +367,23 @@ mod tests {
         #[test]
         fn agrees_with_the_full_parser(body in r#"[{}\[\]",:a-e0-9\\ unltrfs.\-+]{0,40}"#) {
             let whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&body);
-            let ours = Fields::read(body.as_bytes(), "messages");
+            let ours = Fields::read(body.as_bytes(), &["messages"]);
             // The full parser also refuses numbers it cannot hold and lone surrogates.
             if whole.is_ok() {
-                prop_assert!(matches!(ours, Ok(_) | Err(Bad::Missing(_))), "{:?}", ours);
+                prop_assert!(matches!(ours, Ok(_) | Err(Bad::Missing(_))), "{ours:?}");
             }
         }
 
         #[test]
         fn any_bytes_are_an_answer(body in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Fields::read(&body, "messages");
+            let _ = Fields::read(&body, &["messages"]);
         }
 
         #[test]
         fn a_rid_round_trips(rid in ".{0,20}", model in ".{0,20}") {
             let body = serde_json::json!({"messages": [], "rid": rid, "model": model}).to_string();
             let fields = read(&body).unwrap();
-            prop_assert_eq!(fields.rid().unwrap(), rid);
+            prop_assert_eq!(fields.rid(Rid::Text).unwrap(), rid);
             prop_assert_eq!(fields.model().unwrap().unwrap(), model);
         }
     }

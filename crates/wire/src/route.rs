@@ -9,6 +9,20 @@ pub enum Route {
     Chat,
     /// `/v1/completions`
     Completions,
+    /// `/v1/messages`
+    Messages,
+    /// `/generate`
+    Generate,
+    /// `/v1/embeddings`
+    Embeddings,
+    /// `/v1/classify`
+    Classify,
+    /// `/rerank`
+    Rerank,
+    /// `/v1/rerank`
+    V1Rerank,
+    /// `/v1/responses`
+    Responses,
     /// `/v1/models`
     Models,
     /// `/workers`
@@ -28,6 +42,10 @@ pub enum Route {
 pub enum Dialect {
     /// OpenAI chat and completions: errors and stream errors as `{"error": {…}}`.
     OpenAi,
+    /// Anthropic messages: `{"type": "error", …}`, stream errors as `event: error`.
+    Anthropic,
+    /// OpenAI responses: errors as OpenAI's, stream errors as `response.failed`.
+    Responses,
 }
 
 /// An inference route: what is forwarded to a worker.
@@ -41,8 +59,12 @@ pub struct Inference {
     pub streams: bool,
     /// Where a routing key can stand in the body.
     pub rid: Rid,
-    /// A top-level field no request can do without.
-    pub required: &'static str,
+    /// Top-level fields of which a request must have one; none when empty.
+    pub required: &'static [&'static str],
+    /// Where its prompt stands.
+    pub prompt: Prompt,
+    /// The path at the worker, where it differs.
+    pub upstream_path: Option<&'static str>,
     /// What a generated request id starts with.
     pub id_prefix: &'static str,
 }
@@ -52,6 +74,21 @@ pub struct Inference {
 pub enum Rid {
     /// A string at the top level.
     Text,
+    /// The first of a list, or a string.
+    First,
+    /// Nowhere: such requests can be keyed by a header only.
+    None,
+}
+
+/// Where a route's body carries what the engine has to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// `messages`, and before them `system`.
+    Messages,
+    /// One field: text, a list of texts, or token ids.
+    Field(&'static str),
+    /// `text`, else the token ids of `input_ids`.
+    TextOrIds,
 }
 
 /// One row of the table.
@@ -72,11 +109,55 @@ const CHAT: Inference = Inference {
     endpoint: "chat",
     streams: true,
     rid: Rid::Text,
-    required: "messages",
+    required: &["messages"],
+    prompt: Prompt::Messages,
+    upstream_path: None,
     id_prefix: "chatcmpl-",
 };
-const COMPLETIONS: Inference =
-    Inference { endpoint: "completions", required: "prompt", id_prefix: "cmpl-", ..CHAT };
+const COMPLETIONS: Inference = Inference {
+    endpoint: "completions",
+    required: &["prompt"],
+    prompt: Prompt::Field("prompt"),
+    id_prefix: "cmpl-",
+    ..CHAT
+};
+const MESSAGES: Inference =
+    Inference { dialect: Dialect::Anthropic, endpoint: "messages", id_prefix: "msg-", ..CHAT };
+const GENERATE: Inference = Inference {
+    endpoint: "generate",
+    required: &["text", "input_ids", "input_embeds"],
+    prompt: Prompt::TextOrIds,
+    id_prefix: "gnt-",
+    ..CHAT
+};
+const EMBEDDINGS: Inference = Inference {
+    endpoint: "embeddings",
+    required: &["input"],
+    prompt: Prompt::Field("input"),
+    id_prefix: "req-",
+    ..CHAT
+};
+const CLASSIFY: Inference =
+    Inference { endpoint: "classify", required: &["input", "text"], ..EMBEDDINGS };
+const RERANK: Inference = Inference {
+    endpoint: "rerank",
+    streams: false,
+    rid: Rid::First,
+    required: &["query"],
+    prompt: Prompt::Field("query"),
+    upstream_path: Some("/v1/rerank"),
+    ..EMBEDDINGS
+};
+const RESPONSES: Inference = Inference {
+    dialect: Dialect::Responses,
+    endpoint: "responses",
+    streams: false,
+    rid: Rid::None,
+    required: &[],
+    prompt: Prompt::Field("input"),
+    id_prefix: "resp-",
+    ..CHAT
+};
 
 const GET: &[Method] = &[Method::GET, Method::HEAD];
 const POST: &[Method] = &[Method::POST];
@@ -93,6 +174,13 @@ const fn served(
 static ROWS: [Row; Route::COUNT] = [
     served(Route::Chat, "/v1/chat/completions", POST, Some(CHAT)),
     served(Route::Completions, "/v1/completions", POST, Some(COMPLETIONS)),
+    served(Route::Messages, "/v1/messages", POST, Some(MESSAGES)),
+    served(Route::Generate, "/generate", POST, Some(GENERATE)),
+    served(Route::Embeddings, "/v1/embeddings", POST, Some(EMBEDDINGS)),
+    served(Route::Classify, "/v1/classify", POST, Some(CLASSIFY)),
+    served(Route::Rerank, "/rerank", POST, Some(RERANK)),
+    served(Route::V1Rerank, "/v1/rerank", POST, Some(RERANK)),
+    served(Route::Responses, "/v1/responses", POST, Some(RESPONSES)),
     served(Route::Models, "/v1/models", GET, None),
     served(Route::Workers, "/workers", GET, None),
     served(Route::Health, "/health", GET, None),
@@ -103,7 +191,7 @@ static ROWS: [Row; Route::COUNT] = [
 
 impl Route {
     /// How many there are; metrics hold one handle for each.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 15;
 
     /// The row of a path.
     #[must_use]
@@ -149,6 +237,32 @@ mod tests {
             assert_eq!(row.route.index(), at);
             assert_eq!(Route::find(row.path).route, row.route);
         }
+    }
+
+    #[test]
+    fn the_six_routes_of_the_document_may_stream() {
+        let streams =
+            |row: &&Row| row.inference.as_ref().is_some_and(|inference| inference.streams);
+        let paths: Vec<_> = ROWS.iter().filter(streams).map(|row| row.path).collect();
+        assert_eq!(
+            paths,
+            [
+                "/v1/chat/completions",
+                "/v1/completions",
+                "/v1/messages",
+                "/generate",
+                "/v1/embeddings",
+                "/v1/classify"
+            ]
+        );
+    }
+
+    #[test]
+    fn responses_have_no_rid_and_rerank_the_first_of_a_list() {
+        let rid = |path| Route::find(path).inference.as_ref().unwrap().rid;
+        assert_eq!(rid("/v1/responses"), Rid::None);
+        assert_eq!((rid("/rerank"), rid("/v1/rerank")), (Rid::First, Rid::First));
+        assert_eq!((rid("/v1/messages"), rid("/generate")), (Rid::Text, Rid::Text));
     }
 
     #[test]

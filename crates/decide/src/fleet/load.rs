@@ -29,7 +29,10 @@ pub struct Load {
     token_usage: AtomicU32,
     /// Counts reports, so that a request sent before the last one is not credited twice.
     epoch: AtomicU32,
-    sent_requests: AtomicU64,
+    /// Requests in flight sent since the last report whose prompt length is not known.
+    sent_unsized: AtomicU64,
+    /// The same with a known length, and the sum of those lengths.
+    sent_sized: AtomicU64,
     sent_tokens: AtomicU64,
 }
 
@@ -69,7 +72,8 @@ impl Load {
             self.throughput.store(report.throughput.to_bits(), Ordering::Relaxed);
             self.token_usage.store(report.token_usage.to_bits(), Ordering::Relaxed);
             self.epoch.fetch_add(1, Ordering::Relaxed);
-            self.sent_requests.store(0, Ordering::Relaxed);
+            self.sent_unsized.store(0, Ordering::Relaxed);
+            self.sent_sized.store(0, Ordering::Relaxed);
             self.sent_tokens.store(0, Ordering::Relaxed);
         }
         self.reported.store(report.is_some(), Ordering::Release);
@@ -79,15 +83,29 @@ impl Load {
     /// unknown counts as `mean` tokens.
     #[must_use]
     pub fn unreported_tokens(&self, mean: u64) -> u64 {
-        let requests = self.sent_requests.load(Ordering::Relaxed);
-        self.sent_tokens.load(Ordering::Relaxed).saturating_add(requests.saturating_mul(mean))
+        let of_unknown_length = self.sent_unsized.load(Ordering::Relaxed);
+        self.sent_tokens
+            .load(Ordering::Relaxed)
+            .saturating_add(of_unknown_length.saturating_mul(mean))
+    }
+
+    /// Requests in flight there that the last report cannot know.
+    #[must_use]
+    pub fn unreported_requests(&self) -> u64 {
+        let of_unknown_length = self.sent_unsized.load(Ordering::Relaxed);
+        of_unknown_length.saturating_add(self.sent_sized.load(Ordering::Relaxed))
     }
 
     pub(super) fn charge(&self, tokens: Option<u32>) -> Charge {
         match tokens {
-            Some(tokens) => self.sent_tokens.fetch_add(u64::from(tokens), Ordering::Relaxed),
-            None => self.sent_requests.fetch_add(1, Ordering::Relaxed),
-        };
+            Some(tokens) => {
+                self.sent_sized.fetch_add(1, Ordering::Relaxed);
+                self.sent_tokens.fetch_add(u64::from(tokens), Ordering::Relaxed);
+            }
+            None => {
+                self.sent_unsized.fetch_add(1, Ordering::Relaxed);
+            }
+        }
         Charge { epoch: self.epoch.load(Ordering::Relaxed), tokens }
     }
 
@@ -95,14 +113,20 @@ impl Load {
         if charge.epoch != self.epoch.load(Ordering::Relaxed) {
             return;
         }
-        // A report may arrive between the look and the subtraction: never go below zero.
-        let (counter, by) = match charge.tokens {
-            Some(tokens) => (&self.sent_tokens, u64::from(tokens)),
-            None => (&self.sent_requests, 1),
-        };
-        let lower = |sent: u64| Some(sent.saturating_sub(by));
-        let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lower);
+        match charge.tokens {
+            Some(tokens) => {
+                lower(&self.sent_sized, 1);
+                lower(&self.sent_tokens, u64::from(tokens));
+            }
+            None => lower(&self.sent_unsized, 1),
+        }
     }
+}
+
+/// A report may arrive between the look at the epoch and this: never go below zero.
+fn lower(counter: &AtomicU64, by: u64) {
+    let less = |sent: u64| Some(sent.saturating_sub(by));
+    let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
 #[cfg(test)]
@@ -114,11 +138,13 @@ mod tests {
         let load = Load::default();
         let (known, unknown) = (load.charge(Some(10)), load.charge(None));
         assert_eq!((load.unreported_tokens(1000), load.report()), (1010, None));
+        assert_eq!(load.unreported_requests(), 2);
         load.discharge(known);
         assert_eq!(load.unreported_tokens(1000), 1000);
         let report = Report { waiting: 3, token_usage: 0.5, ..Report::default() };
         load.set_report(Some(report));
         assert_eq!((load.unreported_tokens(1000), load.report()), (0, Some(report)));
+        assert_eq!(load.unreported_requests(), 0);
         let later = load.charge(None);
         load.discharge(unknown);
         assert_eq!(load.unreported_tokens(1000), 1000, "reported already, so not taken off again");

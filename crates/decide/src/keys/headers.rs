@@ -7,6 +7,13 @@ pub fn first_valid<'a>(mut values: impl Iterator<Item = Option<&'a [u8]>>) -> Op
     values.find_map(|value| valid(value?))
 }
 
+/// A non-empty ASCII value of any length: what `manual` reads (000, the warning on its headers).
+#[must_use]
+pub fn ascii(value: &[u8]) -> Option<&str> {
+    let ascii = !value.is_empty() && value.is_ascii();
+    std::str::from_utf8(value).ok().filter(|_| ascii)
+}
+
 fn valid(value: &[u8]) -> Option<&str> {
     if value.is_empty() || value.len() > MAX_KEY_BYTES {
         return None;

@@ -35,6 +35,18 @@ impl KeyHash {
         low
     }
 
+    /// The four words, to be kept.
+    #[must_use]
+    pub const fn words(self) -> [u32; 4] {
+        self.0
+    }
+
+    /// A hash that was kept.
+    #[must_use]
+    pub const fn from_words(words: [u32; 4]) -> Self {
+        Self(words)
+    }
+
     /// Two other words, for a place within the shard.
     #[must_use]
     pub const fn high(self) -> u64 {
@@ -54,6 +66,12 @@ impl Hashing {
     #[must_use]
     pub const fn new(secret: [u8; 16]) -> Self {
         Self { secret }
+    }
+
+    /// The secret, to be kept beside the hashes.
+    #[must_use]
+    pub const fn secret(&self) -> [u8; 16] {
+        self.secret
     }
 
     /// The hash of `key` in `scope`.

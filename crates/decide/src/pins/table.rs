@@ -1,8 +1,8 @@
 //! Pins in this replica's memory, and the count of each key's requests in flight.
 //!
 //! The table is cut in shards, each behind its own lock that is held for one step of one key and
-//! never across an await. What a key remembers takes 28 bytes: a 16-byte hash, two worker ids and
-//! the second of its last use.
+//! never across an await. What a key remembers takes 28 bytes and its share of an index: a 16-byte
+//! hash, two worker ids and the second of its last use.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,33 +12,30 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::records::{Record, Records};
 use super::{Outcome, Pin, Rules, Step, step};
 use crate::fleet::WorkerId;
 use crate::keys::scope::KeyHash;
 
-/// Not a power of two, so that a table of a power of ten fills its shards' buckets well: at a
-/// million pins 46 bytes each instead of 61.
-const SHARDS: usize = 96;
+/// Most shards of a table.
+const SHARDS: usize = 64;
+/// A bounded table has a shard for so many pins, so that a small bound is kept exactly enough.
+const PINS_A_SHARD: usize = 1024;
 
 /// The pins of one replica.
 #[derive(Debug)]
 pub struct Table {
     rules: Rules,
+    /// Most pins of a shard; `None` for no bound.
+    shard_limit: Option<usize>,
     entries: AtomicUsize,
     shards: Box<[Mutex<Shard>]>,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    pins: HashMap<KeyHash, Record, BuildHasherDefault<Words>>,
+    pins: Records,
     flying: HashMap<KeyHash, Flights, BuildHasherDefault<Words>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    pin: Pin,
-    /// Seconds on the caller's clock.
-    used: u32,
 }
 
 /// A key's requests in flight by worker; few keys fly to more than two.
@@ -63,11 +60,16 @@ pub enum Turn {
 }
 
 impl Table {
-    /// An empty table.
+    /// An empty table of at most `limit` pins.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { rules, entries: AtomicUsize::new(0), shards }
+    pub fn new(rules: Rules, limit: Option<usize>) -> Self {
+        let shards = limit.map_or(SHARDS, |limit| (limit / PINS_A_SHARD).clamp(1, SHARDS));
+        Self {
+            rules,
+            shard_limit: limit.map(|limit| (limit / shards).max(1)),
+            entries: AtomicUsize::new(0),
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+        }
     }
 
     /// Pins held.
@@ -80,6 +82,21 @@ impl Table {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// As [`Self::turn`] with a proposal that leaves the pin where it is: the pinned worker is busy,
+    /// not broken, and the next request goes there again.
+    pub fn detour(&self, key: KeyHash, proposal: WorkerId, now: u32) -> Turn {
+        let mut shard = self.shard(key);
+        let outcome = match shard.pins.get_mut(key) {
+            Some(record) => {
+                record.used = now;
+                Outcome::OccupiedMiss
+            }
+            None => Outcome::Vacant,
+        };
+        let first = shard.enter(key, proposal);
+        Turn::Fly { worker: proposal, outcome, proposal_used: true, first }
     }
 
     /// One step of a key. Without a `proposal` it either flies on its pin or is told to propose;
@@ -95,7 +112,7 @@ impl Table {
         let mut shard = self.shard(key);
         let flights = shard.flying.get(&key);
         let flying = |worker| count(flights, worker);
-        let pin = shard.pins.get(&key).map(|record| record.pin);
+        let pin = shard.pins.get(key).map(|record| record.pin);
         let step = step(pin, self.rules, available, flying);
         let (worker, pin) = match (step, proposal) {
             (Step::Use(worker), _) => (worker, pin),
@@ -105,10 +122,8 @@ impl Table {
                 (placed, pin.map(|pin| pin.moved(step, placed, self.rules, flying)))
             }
         };
-        if let Some(pin) = pin
-            && shard.pins.insert(key, Record { pin, used: now }).is_none()
-        {
-            self.entries.fetch_add(1, Ordering::Relaxed);
+        if let Some(pin) = pin {
+            self.set(&mut shard, Record { key, pin, used: now });
         }
         let proposal_used = !matches!(step, Step::Use(_));
         let first = shard.enter(key, worker);
@@ -120,9 +135,14 @@ impl Table {
         self.shard(key).enter(key, worker)
     }
 
-    /// A counted request of the key ended; true when it was the key's last one in flight there.
-    pub fn leave(&self, key: KeyHash, worker: WorkerId) -> bool {
-        self.shard(key).leave(key, worker)
+    /// A counted request of the key ended at `now`; true when it was the key's last one in flight
+    /// there. A key is in use until its last request ends.
+    pub fn leave(&self, key: KeyHash, worker: WorkerId, now: u32) -> bool {
+        let mut shard = self.shard(key);
+        if let Some(record) = shard.pins.get_mut(key) {
+            record.used = record.used.max(now);
+        }
+        shard.leave(key, worker)
     }
 
     /// Removes pins unused for `max_idle` seconds or more; returns how many went. A key with
@@ -131,27 +151,54 @@ impl Table {
         let mut evicted = 0;
         for shard in &self.shards {
             let mut shard = lock(shard);
-            let before = shard.pins.len();
             let Shard { pins, flying } = &mut *shard;
-            pins.retain(|key, record| {
-                now.saturating_sub(record.used) < max_idle || flying.contains_key(key)
+            evicted += pins.retain(|record| {
+                now.saturating_sub(record.used) < max_idle || flying.contains_key(&record.key)
             });
-            let gone = before - pins.len();
-            if gone > 0 && pins.len() < pins.capacity() / 4 {
-                pins.shrink_to_fit();
-            }
-            evicted += gone;
         }
         self.entries.fetch_sub(evicted, Ordering::Relaxed);
         evicted
     }
 
+    /// Every record, shard by shard, each shard copied under its lock.
+    pub fn records(&self) -> impl Iterator<Item = Vec<Record>> {
+        self.shards.iter().map(|shard| lock(shard).pins.iter().copied().collect())
+    }
+
+    /// Takes a record of an earlier run; what is pinned already stays as it is.
+    pub fn restore(&self, record: Record) {
+        let mut shard = self.shard(record.key);
+        if shard.pins.get(record.key).is_none() {
+            self.set(&mut shard, record);
+        }
+    }
+
+    /// Sets a pin. At the bound the idlest of a sample goes, so that a flood of keys displaces keys
+    /// nobody uses and is never refused.
+    fn set(&self, shard: &mut Shard, record: Record) {
+        if !shard.pins.set(record) {
+            return;
+        }
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        if self.shard_limit.is_some_and(|limit| shard.pins.len() > limit) {
+            let Shard { pins, flying } = shard;
+            let other = |one: &Record| one.key != record.key;
+            let idle = |one: &Record| other(one) && !flying.contains_key(&one.key);
+            let seed = record.key.high();
+            // When all of the sample is in flight, somebody has to go all the same.
+            let going = pins.idlest(seed, idle).or_else(|| pins.idlest(seed, other));
+            if going.is_some_and(|key| pins.remove(key)) {
+                self.entries.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
     #[expect(
         clippy::indexing_slicing,
-        reason = "a 32-bit word times SHARDS over 2^32 is below SHARDS"
+        reason = "a 32-bit word times a count over 2^32 is below it"
     )]
     fn shard(&self, key: KeyHash) -> MutexGuard<'_, Shard> {
-        let at = (u64::from(key.low()) * SHARDS as u64) >> 32;
+        let at = (u64::from(key.low()) * self.shards.len() as u64) >> 32;
         lock(&self.shards[at as usize])
     }
 }
@@ -257,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_new_key_proposes_then_sticks() {
-        let table = Table::new(RULES);
+        let table = Table::new(RULES, None);
         assert_eq!(table.turn(key("k"), None, 0, |_| true), Turn::Propose(Step::Place));
         assert_eq!(fly(&table, key("k"), A), (A, Outcome::Vacant, true));
         let again = table.turn(key("k"), None, 0, |_| true);
@@ -267,14 +314,14 @@ mod tests {
 
     #[test]
     fn the_loser_of_a_race_for_a_new_key_adopts_the_winners_worker() {
-        let table = Table::new(RULES);
+        let table = Table::new(RULES, None);
         assert_eq!(fly(&table, key("k"), A), (A, Outcome::Vacant, true));
         assert_eq!(fly(&table, key("k"), B), (A, Outcome::OccupiedHit, false));
     }
 
     #[test]
     fn the_third_in_flight_is_placed_again_and_the_pin_follows_once() {
-        let table = Table::new(RULES);
+        let table = Table::new(RULES, None);
         let k = key("k");
         for wanted in [
             (A, Outcome::Vacant, true),
@@ -287,14 +334,14 @@ mod tests {
             assert_eq!(fly(&table, k, proposal), wanted);
         }
         for worker in [A, A, B, B, B] {
-            table.leave(k, worker);
+            table.leave(k, worker, 0);
         }
         assert_eq!(fly(&table, k, A), (B, Outcome::OccupiedHit, false));
     }
 
     #[test]
     fn an_outage_keeps_the_pin() {
-        let table = Table::new(RULES);
+        let table = Table::new(RULES, None);
         fly(&table, key("k"), A);
         assert_eq!(table.turn(key("k"), None, 0, |_| false), Turn::Propose(Step::Replace));
         let back = table.turn(key("k"), None, 0, |_| true);
@@ -302,51 +349,94 @@ mod tests {
     }
 
     #[test]
+    fn a_detour_leaves_the_pin_where_it_is() {
+        let table = Table::new(RULES, None);
+        fly(&table, key("k"), A);
+        let detour = table.detour(key("k"), B, 0);
+        assert!(matches!(detour, Turn::Fly { worker: B, outcome: Outcome::OccupiedMiss, .. }));
+        assert!(table.leave(key("k"), B, 0));
+        assert_eq!(fly(&table, key("k"), B), (A, Outcome::OccupiedHit, false));
+    }
+
+    #[test]
     fn the_sweep_takes_idle_pins_but_none_in_flight() {
-        let table = Table::new(RULES);
+        let table = Table::new(RULES, None);
         for (name, used) in [("old", 0), ("young", 50), ("busy", 0)] {
             assert!(matches!(table.turn(key(name), Some(A), used, |_| true), Turn::Fly { .. }));
         }
-        table.leave(key("old"), A);
-        table.leave(key("young"), A);
+        table.leave(key("old"), A, 0);
+        table.leave(key("young"), A, 0);
         assert_eq!(table.sweep(100, 100), 1);
         assert_eq!(table.len(), 2);
         assert_eq!(table.turn(key("old"), None, 100, |_| true), Turn::Propose(Step::Place));
-        table.leave(key("busy"), A);
+        table.leave(key("busy"), A, 0);
         assert_eq!(table.sweep(150, 100), 2);
         assert!(table.is_empty());
     }
 
     #[test]
     fn first_and_last_flight_of_a_key_are_told_apart() {
-        let table = Table::new(RULES);
+        let table = Table::new(RULES, None);
         let k = key("k");
         assert!(table.enter(k, A) && !table.enter(k, A) && table.enter(k, B));
-        assert!(!table.leave(k, A) && table.leave(k, A) && table.leave(k, B));
-        assert!(!table.leave(k, B), "nothing left to leave");
+        assert!(!table.leave(k, A, 0) && table.leave(k, A, 0) && table.leave(k, B, 0));
+        assert!(!table.leave(k, B, 0), "nothing left to leave");
     }
 
     #[test]
-    fn a_record_takes_28_bytes() {
-        assert_eq!(size_of::<(KeyHash, Record)>(), 28);
+    fn at_the_bound_the_idlest_goes_and_nobody_is_refused() {
+        let table = Table::new(RULES, Some(1));
+        for n in 0..9 {
+            let name = n.to_string();
+            assert!(matches!(table.turn(key(&name), Some(A), 10 + n, |_| true), Turn::Fly { .. }));
+            table.leave(key(&name), A, 10 + n);
+            assert_eq!(table.len(), 1);
+        }
+        assert_eq!(table.turn(key("0"), None, 0, |_| true), Turn::Propose(Step::Place));
+        assert!(matches!(table.turn(key("8"), None, 0, |_| true), Turn::Fly { .. }));
+    }
+
+    #[test]
+    fn a_flood_of_keys_cannot_displace_one_in_flight() {
+        let table = Table::new(RULES, Some(50));
+        assert_eq!(fly(&table, key("busy"), B), (B, Outcome::Vacant, true));
+        for n in 0..1000 {
+            let name = format!("flood {n}");
+            assert!(matches!(table.turn(key(&name), Some(A), 100, |_| true), Turn::Fly { .. }));
+            table.leave(key(&name), A, 100);
+        }
+        assert_eq!(table.len(), 50);
+        assert_eq!(fly(&table, key("busy"), A), (B, Outcome::OccupiedHit, false));
+    }
+
+    #[test]
+    fn records_survive_a_restart_and_never_overrule_the_living() {
+        let (old, new) = (Table::new(RULES, None), Table::new(RULES, None));
+        fly(&old, key("a"), A);
+        fly(&old, key("b"), A);
+        fly(&new, key("b"), B);
+        old.records().flatten().for_each(|record| new.restore(record));
+        assert_eq!(new.len(), 2);
+        assert_eq!(fly(&new, key("a"), B), (A, Outcome::OccupiedHit, false));
+        assert_eq!(fly(&new, key("b"), A), (B, Outcome::OccupiedHit, false));
     }
 
     proptest! {
         /// Whatever is flown and landed in whatever order, at rest nothing is in flight.
         #[test]
         fn counts_return_to_zero(moves in prop::collection::vec((0..4_u8, 0..3_u32), 1..200)) {
-            let table = Table::new(RULES);
+            let table = Table::new(RULES, None);
             let mut flights = Vec::new();
             for (name, proposal) in moves {
                 let k = key(&name.to_string());
                 flights.push((k, fly(&table, k, WorkerId(proposal)).0));
                 if flights.len() > 5 {
                     let (k, worker) = flights.swap_remove(0);
-                    table.leave(k, worker);
+                    table.leave(k, worker, 0);
                 }
             }
             for (k, worker) in flights {
-                table.leave(k, worker);
+                table.leave(k, worker, 0);
             }
             prop_assert!(table.shards.iter().all(|shard| lock(shard).flying.is_empty()));
         }

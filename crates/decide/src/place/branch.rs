@@ -30,6 +30,20 @@ pub enum Branch {
 }
 
 impl Branch {
+    /// How `consistent_hashing` may come to its choice.
+    pub const CONSISTENT_HASHING: [Self; 5] = [
+        Self::TargetWorkerHit,
+        Self::TargetWorkerMiss,
+        Self::RoutingKeyHit,
+        Self::RandomFallback,
+        Self::NoHealthyWorkers,
+    ];
+    /// How `prefix_hash` may.
+    pub const PREFIX_HASH: [Self; 4] =
+        [Self::RingHit, Self::LoadBalanceWalk, Self::NoRoutingKey, Self::NoHealthyWorkers];
+    /// How `cache_aware` may.
+    pub const CACHE_AWARE: [Self; 3] = [Self::TreeMatch, Self::ExpectedWaitFallback, Self::Spill];
+
     /// The metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -147,6 +147,10 @@ impl Policy for CacheAware {
         Reads::Prompt
     }
 
+    fn reads_loads(&self) -> bool {
+        true
+    }
+
     fn propose(&self, ask: &Ask<'_>, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Proposal {
         let look = self.look(ask);
         let Look { index, chain, path } = &look;

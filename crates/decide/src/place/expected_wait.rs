@@ -1,109 +1,196 @@
-//! How long a new request would wait on a worker, by what its engine reports and what was sent
-//! there since: the score of `least_load`, and of `cache_aware` when no cache decides.
+//! How long a request would wait at a worker: the score of `least_load`, `power_of_two` and the
+//! cold prompts of `cache_aware`.
+//!
+//! What counts is what the engine reported and what was sent there since and is still in flight. A
+//! request that has ended weighs nothing any more, and one in flight weighs something at every
+//! worker, with or without a report: otherwise the worker that was polled first draws every request
+//! until the next poll (facts, "herding of cold prompts").
 
-use super::Candidates;
+use std::cmp::Ordering;
+
 use crate::fleet::Worker;
+use crate::fleet::load::Report;
 
-/// The `--least-load-*` flags that go into the score.
+/// What the estimate assumes: `--least-load-…`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Weights {
-    /// Seconds that a half full KV cache weighs (`--least-load-kv-pressure-weight`).
-    pub kv_pressure: f64,
-    /// Tokens a second of an engine that does not say (`--least-load-default-throughput`).
+pub struct ExpectedWait {
+    /// Seconds that a KV cache half full adds: `--least-load-kv-pressure-weight`.
+    pub kv_pressure_weight: f64,
+    /// Tokens a second of an engine that reports none: `--least-load-default-throughput`.
     pub default_throughput: f64,
-    /// Tokens of a prompt whose length is not known (`--least-load-mean-prefill-tokens`).
-    pub mean_tokens: u32,
+    /// Tokens of a prompt whose length is not known: `--least-load-mean-prefill-tokens`.
+    pub mean_prefill_tokens: u32,
 }
 
-impl Default for Weights {
-    fn default() -> Self {
-        Self { kv_pressure: 0.15, default_throughput: 2000.0, mean_tokens: 1024 }
-    }
-}
-
-/// The score, for one choice among one set of candidates.
-#[derive(Clone, Copy, Debug)]
-pub struct Waits {
-    weights: Weights,
-    /// For workers without a report: the mean of what the others report, else the default.
-    throughput: f64,
-}
-
-impl Weights {
-    /// Looks at what the available candidates report.
+impl ExpectedWait {
+    /// An estimate for a choice among these workers: one without a report is taken to be as fast as
+    /// the others are on average.
     #[must_use]
-    pub fn among(self, candidates: &Candidates<'_>) -> Waits {
-        self.over(candidates.available().map(|(_, worker)| worker))
-    }
-
-    /// The same for a caller that walks the workers for a purpose of its own.
-    pub fn over<'a>(self, workers: impl Iterator<Item = &'a Worker>) -> Waits {
-        let reported = workers.filter_map(|worker| worker.load().throughput());
-        let add = |(sum, count), throughput| (sum + f64::from(throughput), count + 1.0);
-        let (sum, count) = reported.fold((0.0, 0.0), add);
-        let throughput = if count > 0.0 { sum / count } else { self.default_throughput };
-        Waits { weights: self, throughput }
+    pub fn among<'a>(self, workers: impl Iterator<Item = &'a Worker>) -> Estimate {
+        let (mut sum, mut count) = (0.0, 0.0);
+        for throughput in workers.filter_map(|worker| worker.load().throughput()) {
+            sum += f64::from(throughput);
+            count += 1.0;
+        }
+        let silent_throughput = if count > 0.0 { sum / count } else { self.default_throughput };
+        Estimate { rules: self, silent_throughput }
     }
 }
 
-impl Waits {
-    /// Expected seconds. Without any report this orders workers by what is in flight there.
+/// The assumptions, and the speed of a worker without a report.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    rules: ExpectedWait,
+    silent_throughput: f64,
+}
+
+/// An expected wait. Where seconds are equal, the fewer in flight weigh less: an engine that merely
+/// runs requests and has none waiting reports no wait at all.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wait {
+    /// Never negative, never NaN.
+    pub seconds: f64,
+    in_flight: u32,
+}
+
+impl PartialOrd for Wait {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        let by_seconds = self.seconds.total_cmp(&other.seconds);
+        Some(by_seconds.then_with(|| self.in_flight.cmp(&other.in_flight)))
+    }
+}
+
+impl Estimate {
+    /// The wait a further request can expect at a worker.
     #[must_use]
-    pub fn seconds(&self, worker: &Worker) -> f64 {
-        let Weights { kv_pressure, default_throughput, mean_tokens } = self.weights;
-        let mean = f64::from(mean_tokens);
-        let Some(report) = worker.load().report() else {
-            return f64::from(worker.in_flight()) * mean / self.throughput;
+    pub fn at(&self, worker: &Worker) -> Wait {
+        let in_flight = worker.in_flight();
+        let mean = u64::from(self.rules.mean_prefill_tokens);
+        let seconds = match worker.load().report() {
+            Some(report) => self.reported(report, worker.load().unreported_tokens(mean)),
+            None => tokens(u64::from(in_flight) * mean) / self.silent_throughput,
         };
+        Wait { seconds, in_flight }
+    }
+
+    /// `(queued + credit) / throughput + w · k / (1 − k)`.
+    fn reported(&self, report: Report, credit: u64) -> f64 {
+        let rules = &self.rules;
         let queued = match report.waiting_tokens {
-            0 => f64::from(report.waiting) * mean,
-            tokens => f64::from(tokens),
+            0 => u64::from(report.waiting) * u64::from(rules.mean_prefill_tokens),
+            known => u64::from(known),
         };
-        let credit = worker.load().unreported_tokens(u64::from(mean_tokens)) as f64;
-        let reported = f64::from(report.throughput);
-        let throughput = if reported > 0.0 { reported } else { default_throughput };
-        let used = f64::from(report.token_usage).clamp(0.0, 0.999);
-        (queued + credit) / throughput + kv_pressure * used / (1.0 - used)
+        let throughput = match report.throughput {
+            said if said > 0.0 => f64::from(said),
+            _ => rules.default_throughput,
+        };
+        // An engine that reports nonsense (NaN) is taken to have an empty cache.
+        let usage = f64::from(report.token_usage).clamp(0.0, 0.999);
+        let usage = if usage.is_nan() { 0.0 } else { usage };
+        tokens(queued.saturating_add(credit)) / throughput
+            + rules.kv_pressure_weight * usage / (1.0 - usage)
     }
+}
+
+const fn tokens(count: u64) -> f64 {
+    count as f64
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::fleet;
+    use super::super::testing::{fleet, send};
     use super::*;
-    use crate::fleet::load::Report;
+    use proptest::prelude::*;
 
-    fn seconds(worker: &Worker, candidates: &Candidates<'_>) -> f64 {
-        Weights::default().among(candidates).seconds(worker)
+    const RULES: ExpectedWait = ExpectedWait {
+        kv_pressure_weight: 0.15,
+        default_throughput: 2000.0,
+        mean_prefill_tokens: 1024,
+    };
+
+    fn report(waiting: u32, waiting_tokens: u32, throughput: f32, token_usage: f32) -> Report {
+        Report { running: 0, waiting, waiting_tokens, throughput, token_usage }
+    }
+
+    /// The wait at a worker with this report (if any) and so many requests sent after it.
+    fn wait(said: Option<Report>, sent: u32) -> f64 {
+        let workers = fleet(1);
+        workers[0].load().set_report(said);
+        send(&workers[0], sent);
+        RULES.among(workers.iter().map(AsRef::as_ref)).at(&workers[0]).seconds
     }
 
     #[test]
-    fn the_queue_the_credit_and_the_cache_add_up() {
-        let workers = fleet(2);
-        let candidates = Candidates::new(&workers, &[]);
-        let worker = &workers[0];
-        let report = Report { waiting: 5, throughput: 100.0, ..Report::default() };
-        worker.load().set_report(Some(report));
-        assert!((seconds(worker, &candidates) - 51.2).abs() < 1e-9);
-        worker.begin(None);
-        worker.begin(Some(76));
-        assert!((seconds(worker, &candidates) - 62.2).abs() < 1e-9);
-        worker.load().set_report(Some(Report { waiting_tokens: 200, ..report }));
-        assert!((seconds(worker, &candidates) - 2.0).abs() < 1e-9, "reported, so not credited");
-        let full = Report { token_usage: 1.0, ..Report::default() };
-        worker.load().set_report(Some(full));
-        assert!((seconds(worker, &candidates) - 149.85).abs() < 1e-3);
-    }
-
-    #[test]
-    fn without_a_report_what_is_in_flight_counts_at_the_others_pace() {
-        let workers = fleet(3);
-        let candidates = Candidates::new(&workers, &[]);
-        workers[0].begin(Some(9));
-        assert!((seconds(&workers[0], &candidates) - 0.512).abs() < 1e-9, "at the default pace");
-        for (worker, throughput) in workers[1..].iter().zip([100.0, 300.0]) {
-            worker.load().set_report(Some(Report { throughput, ..Report::default() }));
+    fn the_formula_case_by_case() {
+        for (said, sent, seconds) in [
+            (None, 0, 0.0),
+            (None, 3, 3.0 * 1024.0 / 2000.0),
+            (Some(report(0, 0, 0.0, 0.0)), 0, 0.0),
+            (Some(report(0, 0, 0.0, 0.0)), 3, 3.0 * 1024.0 / 2000.0),
+            (Some(report(5, 0, 100.0, 0.0)), 0, 51.2),
+            (Some(report(5, 0, 100.0, 0.0)), 1, 61.44),
+            (Some(report(5, 700, 100.0, 0.0)), 0, 7.0),
+            (Some(report(0, 0, 100.0, 0.9)), 0, 1.35),
+            (Some(report(0, 0, 100.0, 1.0)), 0, 0.15 * 999.0),
+            (Some(report(0, 0, f32::NAN, f32::NAN)), 0, 0.0),
+        ] {
+            assert!(
+                (wait(said, sent) - seconds).abs() < 1e-3,
+                "{said:?} {sent}: {}",
+                wait(said, sent)
+            );
         }
-        assert!((seconds(&workers[0], &candidates) - 5.12).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_worker_without_a_report_is_as_fast_as_the_others_on_average() {
+        let workers = fleet(4);
+        workers[0].load().set_report(Some(report(0, 0, 100.0, 0.0)));
+        workers[1].load().set_report(Some(report(0, 0, 300.0, 0.0)));
+        workers[2].load().set_report(Some(report(0, 0, 0.0, 0.0)));
+        workers[3].begin(None);
+        let estimate = RULES.among(workers.iter().map(AsRef::as_ref));
+        assert!((estimate.at(&workers[3]).seconds - 1024.0 / 200.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_was_in_flight_before_the_report_is_in_it_and_what_ended_is_gone() {
+        let workers = fleet(1);
+        let before = workers[0].begin(None);
+        workers[0].load().set_report(Some(report(0, 0, 1000.0, 0.0)));
+        let estimate = RULES.among(workers.iter().map(AsRef::as_ref));
+        assert!(estimate.at(&workers[0]).seconds == 0.0);
+        let after = workers[0].begin(Some(2000));
+        assert!((estimate.at(&workers[0]).seconds - 2.0).abs() < 1e-9);
+        workers[0].end(after);
+        assert!(estimate.at(&workers[0]).seconds == 0.0);
+        workers[0].end(before);
+        assert!(estimate.at(&workers[0]).seconds == 0.0);
+    }
+
+    #[test]
+    fn equal_waits_are_told_apart_by_what_runs() {
+        let workers = fleet(2);
+        workers[0].begin(None);
+        for worker in &workers {
+            worker.load().set_report(Some(report(0, 0, 0.0, 0.0)));
+        }
+        let estimate = RULES.among(workers.iter().map(AsRef::as_ref));
+        assert!(estimate.at(&workers[1]) < estimate.at(&workers[0]));
+    }
+
+    proptest! {
+        #[test]
+        fn a_further_request_never_shortens_the_wait(
+            waiting in 0_u32..100,
+            throughput in 0.0_f32..1e5,
+            usage in -1.0_f32..2.0,
+            sent in 0_u32..20,
+            silent in any::<bool>(),
+        ) {
+            let said = (!silent).then(|| report(waiting, 0, throughput, usage));
+            let (less, more) = (wait(said, sent), wait(said, sent + 1));
+            prop_assert!(less.is_finite() && less >= 0.0 && more > less, "{less} {more}");
+        }
     }
 }

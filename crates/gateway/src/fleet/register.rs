@@ -16,7 +16,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Starts the registration of every configured worker on the current runtime.
 pub(crate) fn tend(gw: &Arc<Gateway>, settings: &Arc<Settings>, dial: &Arc<dyn Dial>) {
-    gw.fleet.expect(settings.workers.len());
     for origin in &settings.workers {
         let (gw, settings) = (Arc::clone(gw), Arc::clone(settings));
         let (origin, dial) = (origin.clone(), Arc::clone(dial));
@@ -25,7 +24,7 @@ pub(crate) fn tend(gw: &Arc<Gateway>, settings: &Arc<Settings>, dial: &Arc<dyn D
 }
 
 /// Registers one worker, then checks its health for ever.
-async fn join(gw: &Gateway, settings: &Settings, origin: Origin, dial: Arc<dyn Dial>) {
+async fn join(gw: &Arc<Gateway>, settings: &Settings, origin: Origin, dial: Arc<dyn Dial>) {
     let url = origin.url().to_owned();
     let pool = Arc::new(Pool::new(origin, settings.connections, dial));
     let give_up = Instant::now() + settings.startup.delay + settings.startup.timeout;
@@ -51,6 +50,10 @@ async fn join(gw: &Gateway, settings: &Settings, origin: Origin, dial: Arc<dyn D
     let upstream = gw.fleet.add(pool, card, &gw.meters);
     tracing::info!(worker = url, models, runtime, "worker registered");
     tasks::spawn("pool", reap(Arc::clone(&upstream.pool)));
+    tasks::spawn(
+        "loads",
+        super::loads::watch(Arc::clone(gw), Arc::clone(&upstream), settings.loads),
+    );
     if let Some(checks) = &settings.health {
         super::health::watch(upstream, checks.clone()).await;
     }

@@ -29,12 +29,12 @@ impl StickyMeters {
         })
     }
 
-    /// Counts one decision for a key.
-    pub(crate) fn decided(&self, outcome: Outcome, source: Source, entries: usize) {
+    /// Counts one decision; `source` for a key that the override routes.
+    pub(crate) fn decided(&self, outcome: Outcome, source: Option<Source>, entries: usize) {
         if let Some(counter) = self.branches.get(outcome as usize) {
             counter.inc();
         }
-        if let Some(counter) = self.sources.get(source as usize) {
+        if let Some(counter) = source.and_then(|source| self.sources.get(source as usize)) {
             counter.inc();
         }
         self.set_entries(entries);

@@ -3,7 +3,7 @@
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use smg_decide::fleet::{Leg, Worker};
 
-use super::keep;
+use super::{BreakerMeters, BreakerMetersRoot, keep};
 
 /// The families; each worker holds its own handles.
 #[derive(Debug)]
@@ -16,6 +16,7 @@ pub(crate) struct WorkerMetersRoot {
     health_checks: IntCounterVec,
     selections: IntCounterVec,
     errors: IntCounterVec,
+    breaker: BreakerMetersRoot,
 }
 
 /// One worker's handles.
@@ -25,6 +26,7 @@ pub(crate) struct WorkerMeters {
     pub(crate) requests_active: IntGauge,
     /// Distinct routing keys in flight.
     pub(crate) keys_active: IntGauge,
+    pub(crate) breaker: BreakerMeters,
     health: IntGauge,
     checks_passed: IntCounter,
     checks_failed: IntCounter,
@@ -42,6 +44,7 @@ impl WorkerMetersRoot {
         };
         let kind = ["worker_type", "connection_mode"];
         Ok(Self {
+            breaker: BreakerMetersRoot::new(registry)?,
             pool_size: gauge(
                 "smg_worker_pool_size",
                 "Registered workers.",
@@ -84,6 +87,7 @@ impl WorkerMetersRoot {
         WorkerMeters {
             requests_active: self.requests_active.with_label_values(&[url]),
             keys_active: self.keys_active.with_label_values(&[url]),
+            breaker: self.breaker.worker(url),
             health: self.health.with_label_values(&[url]),
             checks_passed: self.health_checks.with_label_values(&[leg, "success"]),
             checks_failed: self.health_checks.with_label_values(&[leg, "failure"]),

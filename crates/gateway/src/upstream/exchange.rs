@@ -4,7 +4,7 @@
 use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -77,7 +77,7 @@ async fn attempt(
             .map_err(|error| {
                 tracing::debug!(worker = pool.origin().url(), %error, "connect failed");
                 let fault = match error.kind() {
-                    std::io::ErrorKind::TimedOut => Fault::Timeout,
+                    std::io::ErrorKind::TimedOut => Fault::ConnectTimeout,
                     _ => Fault::Connect,
                 };
                 failed(fault, false)
@@ -99,6 +99,8 @@ async fn attempt(
     })
     .await;
     match answered {
+        // Nobody asked for another protocol (101), and hyper passes over all other 1xx.
+        Ok(response) if response.status().is_informational() => Err(failed(Fault::Send, true)),
         Ok(response) => {
             let (parts, body) = response.into_parts();
             Ok((parts, body, link))
@@ -124,14 +126,15 @@ impl Exchange {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
         let Some(link) = &mut self.link else { return Poll::Ready(None) };
+        // Asked first: a worker that is always ahead of its client never lets this be pending.
+        if self.deadline.as_mut().poll(cx).is_ready() {
+            return self.broke(Fault::Timeout);
+        }
         let over = link.poll_drive(cx).is_ready();
         let frame = match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(frame) => frame,
             Poll::Pending if over => return self.broke(Fault::Body),
-            Poll::Pending => {
-                ready!(self.deadline.as_mut().poll(cx));
-                return self.broke(Fault::Timeout);
-            }
+            Poll::Pending => return Poll::Pending,
         };
         match frame {
             Some(Ok(frame)) => {
@@ -238,7 +241,7 @@ async fn ask(pool: &Pool, path: &str) -> Result<(StatusCode, Bytes), String> {
     .await
 }
 
-/// A deadline this far from now.
-pub(crate) fn deadline(timeout: Duration) -> Deadline {
-    Box::pin(tokio::time::sleep_until(Instant::now() + timeout))
+/// A deadline at this moment.
+pub(crate) fn deadline(at: Instant) -> Deadline {
+    Box::pin(tokio::time::sleep_until(at))
 }

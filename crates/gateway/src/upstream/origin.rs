@@ -59,10 +59,15 @@ impl Origin {
         if host.is_empty() {
             return Err(OriginError::Malformed);
         }
+        // `http` takes a port it cannot hold for none at all.
+        let port = match authority.as_str().strip_prefix(authority.host()) {
+            Some("") => 80,
+            _ => authority.port_u16().filter(|port| *port > 0).ok_or(OriginError::Malformed)?,
+        };
         Ok(Self {
             url: url.trim_end_matches('/').to_owned(),
             host,
-            port: authority.port_u16().unwrap_or(80),
+            port,
             authority: HeaderValue::from_str(authority.as_str())
                 .map_err(|_| OriginError::Malformed)?,
             prefix: uri.path().trim_end_matches('/').to_owned(),
@@ -137,6 +142,9 @@ mod tests {
             "http://w1?x=1",
             "http://w1#x",
             "http://w1:99999",
+            "http://w1:0",
+            "http://w1:",
+            "http://[::1]:",
         ] {
             assert!(Origin::parse(url).is_err(), "{url}");
         }

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::{Dial, Origin, Socket};
+use crate::edge::MAX_HELD_BYTES;
 use crate::settings::Connections;
 
 /// A request body on its way to a worker.
@@ -94,8 +95,11 @@ impl Pool {
         })??;
         let heard = Arc::new(AtomicBool::new(false));
         let ears = Ears { socket, heard: Arc::clone(&heard) };
-        let (sender, connection) =
-            http1::handshake(TokioIo::new(ears)).await.map_err(io::Error::other)?;
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(MAX_HELD_BYTES)
+            .handshake(TokioIo::new(ears))
+            .await
+            .map_err(io::Error::other)?;
         Ok(Box::new(Link { sender, connection, heard, over: false }))
     }
 

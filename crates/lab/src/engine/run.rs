@@ -272,6 +272,7 @@ mod tests {
         let run = Run::begin(Arc::clone(&engine.core), &first).await;
         let waiting = timeout(Duration::from_secs(9), answer(&engine, &second));
         let look = async {
+            // sleeps because time is paused: this is how it moves on
             sleep(Duration::from_secs(1)).await;
             let counts = engine.counts();
             assert_eq!((counts.running, counts.waiting), (1, 1));

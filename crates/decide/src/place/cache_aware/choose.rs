@@ -13,8 +13,7 @@ use smallvec::SmallVec;
 
 use super::Holders;
 use crate::fleet::{Worker, WorkerId};
-use crate::place::expected_wait::{Waits, Weights};
-use crate::place::{Branch, Candidates, Proposal};
+use crate::place::{Branch, Candidates, Estimate, ExpectedWait, Proposal, least_among};
 
 /// A new conversation is expected to bring this many prompts of mean length.
 const PROMPTS_A_CONVERSATION: u32 = 4;
@@ -34,7 +33,7 @@ pub struct Rules {
     /// `--balance-token-usage-threshold`: the same for the fullest less the emptiest.
     pub balance_usage: f32,
     /// What waiting is measured by.
-    pub weights: Weights,
+    pub wait: ExpectedWait,
 }
 
 impl Default for Rules {
@@ -45,7 +44,11 @@ impl Default for Rules {
             rel: 1.5,
             overload_usage: 1.0,
             balance_usage: 1.0,
-            weights: Weights::default(),
+            wait: ExpectedWait {
+                kv_pressure_weight: 0.15,
+                default_throughput: 2000.0,
+                mean_prefill_tokens: 1024,
+            },
         }
     }
 }
@@ -91,7 +94,7 @@ impl Rules {
     /// Tokens of work that a new conversation is expected to bring.
     #[must_use]
     pub const fn conversation_tokens(&self) -> u32 {
-        self.weights.mean_tokens.saturating_mul(PROMPTS_A_CONVERSATION)
+        self.wait.mean_prefill_tokens.saturating_mul(PROMPTS_A_CONVERSATION)
     }
 
     /// Chooses among the available candidates.
@@ -139,7 +142,7 @@ impl Rules {
         }
         let cool = candidates.available().filter(|(_, it)| usage(it).is_none_or(|it| it <= most));
         let load = |it: &Worker| (it.in_flight(), it.processed(), it.id);
-        Candidates::least_of(cool, load, dice).or_else(|| candidates.least(load, dice))
+        least_among(cool, load, dice).or_else(|| candidates.least(load, dice))
     }
 
     /// The holder, or the least loaded one when the holder carries too much.
@@ -178,12 +181,12 @@ fn least_busy(holders: &Holders, candidates: &Candidates<'_>, dice: &mut dyn Rng
         let at = candidates.find(*holder)?;
         Some((at, candidates.worker(at)?))
     });
-    Candidates::least_of(available, Worker::in_flight, dice)
+    least_among(available, Worker::in_flight, dice)
 }
 
 /// What a prompt would cost on each worker, in seconds. Ask in the order of their ids.
 struct Costs<'a> {
-    waits: Waits,
+    waits: Estimate,
     known: &'a Known<'a>,
     shared: &'a Shared,
     /// For each length, how many of its holders have been passed.
@@ -214,7 +217,7 @@ impl<'a> Costs<'a> {
             worker
         });
         Self {
-            waits: rules.weights.over(workers),
+            waits: rules.wait.among(workers),
             known,
             shared,
             passed: SmallVec::from_elem(0, shared.len()),
@@ -223,12 +226,13 @@ impl<'a> Costs<'a> {
             floor: floor.unwrap_or(0),
             // A worker that is new or was away is far behind. For that it may be let catch up at
             // the price of reading this prompt anew and a little more, not of any queue.
-            ahead: (tokens as u32).saturating_add(rules.weights.mean_tokens),
-            token: 1.0 / rules.weights.default_throughput,
+            ahead: (tokens as u32).saturating_add(rules.wait.mean_prefill_tokens),
+            token: 1.0 / rules.wait.default_throughput,
         }
     }
 
-    fn of(&mut self, worker: &Worker) -> f64 {
+    /// Seconds; where they are equal, the fewer in flight are less.
+    fn of(&mut self, worker: &Worker) -> (f64, u32) {
         let uncached = self.tokens - self.held(worker.id) as f64 * self.tokens_a_unit;
         // A conversation that is at home already adds nothing to what is expected there.
         let ahead = match self.known.own {
@@ -236,7 +240,7 @@ impl<'a> Costs<'a> {
             false => worker.placed().tokens(self.known.now).saturating_sub(self.floor),
         };
         let work = uncached + f64::from(ahead.min(self.ahead));
-        self.waits.seconds(worker) + work * self.token
+        (self.waits.at(worker).seconds + work * self.token, worker.in_flight())
     }
 
     /// Units of the prompt that a worker holds.

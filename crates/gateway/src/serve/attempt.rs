@@ -1,0 +1,121 @@
+//! One attempt: the request on its way to one worker, and what came of it.
+
+use http::header::{self, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Request, Response};
+use smg_decide::retry::{Fault, Sent};
+use smg_decide::settle::End;
+use smg_wire::header::{goes_downstream, goes_upstream, is_event_stream, nominated};
+use tokio::time::Instant;
+
+use super::Held;
+use super::refusals::failed;
+use crate::edge::{Reply, refuse};
+use crate::relay::{Relay, ReplyBody, Ticket};
+use crate::session::Lease;
+use crate::upstream::{self, Exchange, Message, Origin, Outgoing};
+
+/// Sends the request to the leased worker; what comes back is ready to be passed on, a failure too.
+pub(super) async fn attempt(held: &Held<'_>, lease: Lease, deadline: Instant) -> (Sent, Reply) {
+    let answered = match send(held, &lease, deadline).await {
+        Ok((head, exchange)) => relay(held, lease, head, exchange).await,
+        Err(fault) => Err(settle_failed(lease, fault)),
+    };
+    match answered {
+        Ok(reply) => {
+            let status = reply.status().as_u16();
+            let retry_after = retry_after(reply.headers().get(header::RETRY_AFTER));
+            (Sent::Answered { status, retry_after }, reply)
+        }
+        Err(fault) => (Sent::Failed(fault), refuse(&failed(fault), held.inference.dialect)),
+    }
+}
+
+/// Seconds; a date is not understood and counts as none.
+fn retry_after(value: Option<&HeaderValue>) -> Option<u64> {
+    value?.to_str().ok()?.trim().parse().ok()
+}
+
+/// Send: the request as it came, with the headers that travel, over the worker's pool.
+async fn send(
+    held: &Held<'_>,
+    lease: &Lease,
+    deadline: Instant,
+) -> Result<(http::response::Parts, Exchange), Fault> {
+    let pool = &lease.upstream.pool;
+    let write = || {
+        let mut request = Request::new(Outgoing::new(held.body.clone()));
+        *request.method_mut() = held.head.method.clone();
+        *request.uri_mut() = target(held, pool.origin());
+        let headers = request.headers_mut();
+        headers.insert(header::HOST, pool.origin().authority().clone());
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+        for (name, value) in &held.head.headers {
+            if goes_upstream(name) && !nominated(&held.head.headers, name) {
+                headers.append(name.clone(), value.clone());
+            }
+        }
+        request
+    };
+    let message = Message { write: &write, body: held.body.len() };
+    let resent = || held.gw.meters.router.send_retries.inc();
+    upstream::send(pool, &message, upstream::deadline(deadline), resent).await
+}
+
+/// The path at the worker, query string and all.
+fn target(held: &Held<'_>, origin: &Origin) -> http::Uri {
+    let typed = held.head.uri.path_and_query();
+    let path = match (held.inference.upstream_path, typed.and_then(|path| path.query())) {
+        (None, _) => typed.cloned(),
+        (Some(path), None) => Some(PathAndQuery::from_static(path)),
+        (Some(path), Some(query)) => format!("{path}?{query}").parse().ok(),
+    };
+    origin.target(&path.unwrap_or_else(|| PathAndQuery::from_static("/")))
+}
+
+/// Relay: an event stream goes on as it comes, anything else once it is whole.
+async fn relay(
+    held: &Held<'_>,
+    lease: Lease,
+    head: http::response::Parts,
+    exchange: Exchange,
+) -> Result<Reply, Fault> {
+    let streams = is_event_stream(head.headers.get(header::CONTENT_TYPE))
+        || (held.stream
+            && head.status.is_success()
+            && !head.headers.contains_key(header::CONTENT_TYPE));
+    let status = head.status.as_u16();
+    let waits = head.headers.contains_key(header::RETRY_AFTER);
+    let body = if streams {
+        let ticket = Ticket::answered(lease, status, waits);
+        ReplyBody::stream(Relay::new(exchange, ticket, held.inference.dialect))
+    } else {
+        match exchange.collect(held.gw.limits.bodies.max_payload).await {
+            Ok(bytes) => {
+                Ticket::answered(lease, status, waits).settle(End::Clean);
+                ReplyBody::whole(bytes)
+            }
+            Err(fault) => return Err(settle_failed(lease, fault)),
+        }
+    };
+    let mut reply = Response::new(body);
+    *reply.status_mut() = head.status;
+    for (name, value) in &head.headers {
+        if goes_downstream(name) && !nominated(&head.headers, name) {
+            reply.headers_mut().append(name.clone(), value.clone());
+        }
+    }
+    if streams && !head.headers.contains_key(header::CONTENT_TYPE) {
+        let events = HeaderValue::from_static("text/event-stream");
+        reply.headers_mut().insert(header::CONTENT_TYPE, events);
+    }
+    Ok(reply)
+}
+
+/// Settle, for an exchange that gave no answer to pass on.
+fn settle_failed(lease: Lease, fault: Fault) -> Fault {
+    let end = if fault == Fault::Timeout { End::Timeout } else { End::UpstreamBroke };
+    Ticket::new(lease).settle(end);
+    fault
+}

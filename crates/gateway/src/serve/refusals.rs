@@ -1,0 +1,32 @@
+//! What the request path says when it cannot answer.
+
+use http::StatusCode;
+use smg_decide::retry::Fault;
+use smg_wire::error::Refusal;
+use smg_wire::json::Bad;
+
+/// A send that failed.
+pub(super) fn failed(fault: Fault) -> Refusal {
+    let what = match fault {
+        Fault::Connect => "The worker could not be reached.",
+        Fault::Send => "The connection to the worker was lost before it answered.",
+        Fault::Body => "The connection to the worker was lost in the middle of its answer.",
+        Fault::TooLarge => "The worker's answer is larger than --max-payload-size.",
+        Fault::ConnectTimeout => "The worker did not take the connection in time.",
+        Fault::Timeout => "The worker did not answer within --request-timeout-secs.",
+    };
+    let status = StatusCode::from_u16(fault.status()).unwrap_or(StatusCode::BAD_GATEWAY);
+    Refusal::new(status, fault.code(), what)
+}
+
+/// Nobody can take the request now; the client may come back.
+pub(super) fn unavailable(what: String) -> Refusal {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    Refusal { retry_after: Some(1), ..Refusal::new(status, "no_available_workers", what) }
+}
+
+/// A body that no worker should see.
+pub(super) fn bad_body(bad: Bad) -> Refusal {
+    let refusal = Refusal::new(StatusCode::BAD_REQUEST, bad.code(), bad.to_string());
+    Refusal { param: bad.param(), ..refusal }
+}

@@ -1,0 +1,120 @@
+//! `--request-timeout-secs` bounds the whole exchange; connecting has a bound of its own.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::rig::*;
+
+const RETRIES: &str = "smg_router_upstream_send_retries_total";
+
+async fn start(w: &Worker) -> Rig {
+    Rig::start(&[w], |settings| settings.request_timeout = Duration::from_secs(300)).await
+}
+
+async fn timed_out(rig: &Rig, w: &Worker, begun: Instant) {
+    assert_eq!(begun.elapsed().as_secs(), 300);
+    w.until("its connection is closed", |story| story.open == 0).await;
+    assert_eq!(rig.count("smg_worker_errors_total", &[("error_type", "timeout")]), 1);
+    assert_eq!((rig.count("smg_worker_errors_total", &[]), rig.count(RETRIES, &[])), (1, 0));
+    rig.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_never_answers_is_a_timeout() {
+    for acts in [
+        script().hang(),
+        Script::deaf().hang(),
+        script().say("HTTP/1.1 200 OK\r\ncontent-").hang(),
+        script().say("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{").hang(),
+    ] {
+        let w = Worker::new("w1");
+        let rig = start(&w).await;
+        w.next(acts);
+        let begun = Instant::now();
+        let reply = rig.chat(CHAT).await;
+        reply.is_refusal(504, "call_upstream_timeout");
+        timed_out(&rig, &w, begun).await;
+        assert_eq!(rig.count("smg_router_request_errors_total", &[("error_type", "timeout")]), 1);
+        assert_eq!(rig.count("smg_router_request_errors_total", &[]), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_between_events_is_told_of_its_deadline() {
+    let w = Worker::new("w1");
+    let rig = start(&w).await;
+    w.next(script().say(events_head()).pause(299.0).say(chunked("data: 1\n\n")).hang());
+    let begun = Instant::now();
+    let reply = rig.chat(CHAT_STREAM).await;
+    assert_eq!(reply.ended, Ended::LastChunk);
+    let (first, error) = reply.text().split_once("\n\n").unwrap();
+    assert_eq!(first, "data: 1");
+    assert!(error.contains("call_upstream_timeout"), "{error}");
+    timed_out(&rig, &w, begun).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_within_an_event_is_cut_at_its_deadline() {
+    let w = Worker::new("w1");
+    let rig = start(&w).await;
+    w.next(script().say(events_head()).say(chunked("data: 1")).hang());
+    let begun = Instant::now();
+    let reply = rig.chat(CHAT_STREAM).await;
+    assert_eq!((reply.text(), reply.ended), ("data: 1", Ended::Unterminated));
+    timed_out(&rig, &w, begun).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_never_pauses_has_a_deadline_too() {
+    let w = Worker::new("w1");
+    let rig = start(&w).await;
+    let mut drip = script().say(events_head());
+    for _ in 0..400 {
+        drip = drip.say(chunked("data: 1\n\n")).pause(1.0);
+    }
+    w.next(drip);
+    let begun = Instant::now();
+    let reply = rig.chat(CHAT_STREAM).await;
+    assert!(reply.text().contains("call_upstream_timeout"));
+    timed_out(&rig, &w, begun).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_always_ahead_of_its_client_has_a_deadline_too() {
+    let w = Worker::new("w1").narrow(4096);
+    let rig = start(&w).await;
+    let mut flood = script().say(events_head());
+    for _ in 0..4000 {
+        flood = flood.say(chunked(format!("data: {}\n\n", "x".repeat(4000))));
+    }
+    w.next(flood.hang());
+    let mut client = rig.narrow_client(4096);
+    client.send(post("/v1/chat/completions", &[], CHAT_STREAM)).await;
+    client.head().await;
+    let begun = Instant::now();
+    while client.chunk().await.is_some_and(|chunk| !chunk.is_empty()) {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(begun.elapsed().as_secs() < 1000, "the stream outlives its deadline");
+    }
+    w.until("its connection is closed", |story| story.open == 0).await;
+    rig.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dial_that_never_ends_is_bounded() {
+    for (connect, request, waited) in [(10, 300, 10), (10, 4, 4)] {
+        let w = Worker::new("w1");
+        let rig = Rig::start(&[&w], |settings| {
+            settings.connections.connect_timeout = Duration::from_secs(connect);
+            settings.request_timeout = Duration::from_secs(request);
+        })
+        .await;
+        w.door(Door::Silent);
+        let begun = Instant::now();
+        rig.chat(CHAT).await.is_refusal(504, "call_upstream_timeout");
+        assert_eq!(begun.elapsed().as_secs(), waited);
+        assert_eq!(rig.count(RETRIES, &[]), 0);
+        rig.is_at_rest().await;
+    }
+}

@@ -1,0 +1,35 @@
+//! The gateway from outside: clients and workers at the ends of in-memory pipes, under paused time.
+//!
+//! `rig` holds both ends; every other module is one kind of thing that may happen.
+
+#[cfg(test)]
+mod rig;
+
+#[cfg(test)]
+mod admin;
+#[cfg(test)]
+mod answers;
+#[cfg(test)]
+mod broken_workers;
+#[cfg(test)]
+mod deadlines;
+#[cfg(test)]
+mod drain;
+#[cfg(test)]
+mod failover;
+#[cfg(test)]
+mod framing;
+#[cfg(test)]
+mod leaving;
+#[cfg(test)]
+mod metrics;
+#[cfg(test)]
+mod pools;
+#[cfg(test)]
+mod refusals;
+#[cfg(test)]
+mod retries;
+#[cfg(test)]
+mod slow_readers;
+#[cfg(test)]
+mod stickiness;

@@ -1,0 +1,34 @@
+//! The network: every dial ends at the worker of that name.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+
+use smg_gateway::upstream::{Dial, Origin, Socket};
+
+use super::Worker;
+
+#[derive(Debug)]
+pub(super) struct Net {
+    workers: HashMap<String, Worker>,
+}
+
+impl Net {
+    pub(super) fn of(workers: &[&Worker]) -> Self {
+        let named = |worker: &&Worker| (worker.url().to_owned(), Worker::clone(worker));
+        Self { workers: workers.iter().map(named).collect() }
+    }
+}
+
+impl Dial for Net {
+    fn dial<'a>(
+        &'a self,
+        origin: &'a Origin,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Socket>> + Send + 'a>> {
+        Box::pin(async move {
+            let worker = self.workers.get(origin.url());
+            worker.ok_or(io::ErrorKind::NotFound)?.dialled().await
+        })
+    }
+}

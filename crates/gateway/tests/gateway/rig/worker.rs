@@ -1,0 +1,305 @@
+//! A worker that does as it is told and remembers what was done to it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use smg_gateway::upstream::{Origin, Socket};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::sync::watch;
+
+use super::script::{Act, Script, answer, json};
+use super::{MODEL, within};
+
+/// What happens to a dial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    Open,
+    Refusing,
+    /// The dial never ends.
+    Silent,
+}
+
+/// Answers to what the gateway itself asks; `None` closes the connection.
+#[derive(Clone, Debug)]
+struct Probes {
+    health: Option<&'static str>,
+    models: Vec<&'static str>,
+}
+
+/// A request as it arrived.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Received {
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+    /// Which of the worker's connections, counted from 0.
+    pub(crate) on: usize,
+}
+
+impl Received {
+    /// All values of a header.
+    pub(crate) fn header(&self, name: &str) -> Vec<&str> {
+        let lines = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        lines.filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value).collect()
+    }
+}
+
+/// What is known of a worker.
+#[derive(Debug)]
+pub(crate) struct Story {
+    door: Door,
+    probes: Probes,
+    scripts: VecDeque<Script>,
+    usual: Script,
+    /// Inference requests in the order their heads arrived.
+    pub(crate) requests: Vec<Received>,
+    /// Connections opened, those of probes included.
+    pub(crate) dials: usize,
+    /// Connections that are open and have seen an inference request.
+    pub(crate) open: usize,
+    /// Bytes that were taken from this worker for answers.
+    pub(crate) written: usize,
+    /// Paths the gateway asked for itself.
+    pub(crate) probed: Vec<String>,
+}
+
+/// A scripted worker; clones are the same worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Worker {
+    origin: Origin,
+    pipe: usize,
+    story: Arc<Mutex<Story>>,
+    news: Arc<watch::Sender<()>>,
+}
+
+impl Worker {
+    /// A worker that serves [`MODEL`] and answers everything with a small JSON object.
+    pub(crate) fn new(name: &str) -> Self {
+        Self::serving(name, &[MODEL])
+    }
+
+    pub(crate) fn serving(name: &str, models: &[&'static str]) -> Self {
+        let story = Story {
+            door: Door::Open,
+            probes: Probes { health: Some("200 OK"), models: models.to_vec() },
+            scripts: VecDeque::new(),
+            usual: super::script().say(json(&format!(r#"{{"from":"{name}"}}"#))),
+            requests: Vec::new(),
+            dials: 0,
+            open: 0,
+            written: 0,
+            probed: Vec::new(),
+        };
+        Self {
+            origin: Origin::parse(&format!("http://{name}:8000")).expect("a worker's URL"),
+            pipe: 64 << 10,
+            story: Arc::new(Mutex::new(story)),
+            news: Arc::new(watch::Sender::new(())),
+        }
+    }
+
+    /// A worker whose sockets hold no more than `bytes` that nobody has read.
+    pub(crate) fn narrow(mut self, bytes: usize) -> Self {
+        self.pipe = bytes;
+        self
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        self.origin.url()
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin.clone()
+    }
+
+    /// Does this with the next request that has no script yet.
+    pub(crate) fn next(&self, script: Script) -> &Self {
+        self.tell(|story| story.scripts.push_back(script));
+        self
+    }
+
+    /// Does this with every request that has no script of its own.
+    pub(crate) fn usually(&self, script: Script) -> &Self {
+        self.tell(|story| story.usual = script);
+        self
+    }
+
+    pub(crate) fn door(&self, door: Door) {
+        self.tell(|story| story.door = door);
+    }
+
+    /// What `GET /health` says; `None` closes the connection.
+    pub(crate) fn health(&self, status: Option<&'static str>) {
+        self.tell(|story| story.probes.health = status);
+    }
+
+    /// What the worker knows now.
+    pub(crate) fn now<T>(&self, read: impl FnOnce(&Story) -> T) -> T {
+        read(&self.lock())
+    }
+
+    /// Waits until the worker has seen this.
+    pub(crate) async fn until(&self, what: &str, so: impl Fn(&Story) -> bool) {
+        let mut news = self.news.subscribe();
+        within(what, async {
+            while !self.now(&so) {
+                news.changed().await.expect("a worker that lives");
+            }
+        })
+        .await;
+    }
+
+    /// Inference requests so far.
+    pub(crate) fn served(&self) -> usize {
+        self.now(|story| story.requests.len())
+    }
+
+    /// The last inference request.
+    pub(crate) fn last(&self) -> Received {
+        self.now(|story| story.requests.last().cloned()).expect("a request")
+    }
+
+    pub(super) async fn dialled(&self) -> io::Result<Socket> {
+        let (door, on) = self.tell(|story| {
+            story.dials += 1;
+            (story.door, story.dials - 1)
+        });
+        match door {
+            Door::Open => {}
+            Door::Refusing => return Err(io::ErrorKind::ConnectionRefused.into()),
+            Door::Silent => return std::future::pending().await,
+        }
+        let (theirs, ours) = tokio::io::duplex(self.pipe);
+        let mut connection =
+            Connection { worker: self.clone(), socket: ours, unread: Vec::new(), on, seen: false };
+        tokio::spawn(async move {
+            // An error means that the other side has closed.
+            let _ = connection.serve().await;
+        });
+        Ok(Box::new(theirs))
+    }
+
+    fn tell<T>(&self, change: impl FnOnce(&mut Story) -> T) -> T {
+        let changed = change(&mut self.lock());
+        self.news.send_replace(());
+        changed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Story> {
+        self.story.lock().expect("no test panics under this lock")
+    }
+}
+
+/// One accepted connection.
+struct Connection {
+    worker: Worker,
+    socket: DuplexStream,
+    unread: Vec<u8>,
+    on: usize,
+    /// Whether it has seen an inference request.
+    seen: bool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.seen {
+            self.worker.tell(|story| story.open -= 1);
+        }
+    }
+}
+
+impl Connection {
+    async fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let head = self.read_head().await?;
+            if let Some(path) = head.strip_prefix("GET ").and_then(|rest| rest.split(' ').next()) {
+                let Some(said) = self.probe(path) else { return Ok(()) };
+                self.socket.write_all(said.as_bytes()).await?;
+                continue;
+            }
+            let (at, first, on) = (self.worker.served(), !self.seen, self.on);
+            self.seen = true;
+            let script = self.worker.tell(|story| {
+                story.open += usize::from(first);
+                story.requests.push(Received { head: head.clone(), body: Vec::new(), on });
+                story.scripts.pop_front().unwrap_or_else(|| story.usual.clone())
+            });
+            for act in script.0 {
+                self.perform(act, at, &head).await?;
+            }
+        }
+    }
+
+    fn probe(&self, path: &str) -> Option<String> {
+        self.worker.tell(|story| {
+            story.probed.push(path.to_owned());
+            match path {
+                "/health" => story.probes.health.map(|status| answer(status, &[], "")),
+                "/v1/models" => {
+                    let ids: Vec<_> =
+                        story.probes.models.iter().map(|m| format!(r#"{{"id":"{m}"}}"#)).collect();
+                    Some(json(&format!(r#"{{"data":[{}]}}"#, ids.join(","))))
+                }
+                _ => Some(answer("404 Not Found", &[], "")),
+            }
+        })
+    }
+
+    async fn perform(&mut self, act: Act, at: usize, head: &str) -> io::Result<()> {
+        match act {
+            Act::Read => {
+                let body = self.read_body(head).await?;
+                self.worker.tell(|story| story.requests[at].body = body);
+            }
+            Act::Say(bytes) => {
+                for piece in bytes.chunks(4096) {
+                    self.socket.write_all(piece).await?;
+                    self.worker.tell(|story| story.written += piece.len());
+                }
+            }
+            Act::Pause(length) => {
+                let closed = Self::closed(&mut self.socket, &mut self.unread);
+                if tokio::time::timeout(length, closed).await.is_ok() {
+                    return Err(io::ErrorKind::BrokenPipe.into());
+                }
+            }
+            Act::Hang => {
+                Self::closed(&mut self.socket, &mut self.unread).await;
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            Act::Close => return Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+        Ok(())
+    }
+
+    async fn closed(socket: &mut DuplexStream, unread: &mut Vec<u8>) {
+        while socket.read_buf(unread).await.is_ok_and(|read| read > 0) {}
+    }
+
+    async fn read_head(&mut self) -> io::Result<String> {
+        loop {
+            if let Some(at) = self.unread.windows(4).position(|four| four == b"\r\n\r\n") {
+                let head = self.unread.drain(..at + 4).collect();
+                return Ok(String::from_utf8(head)
+                    .unwrap_or_else(|raw| raw.into_bytes().into_iter().map(char::from).collect()));
+            }
+            self.more().await?;
+        }
+    }
+
+    async fn read_body(&mut self, head: &str) -> io::Result<Vec<u8>> {
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length = length.map_or(0, |length| length.parse().expect("a length"));
+        while self.unread.len() < length {
+            self.more().await?;
+        }
+        Ok(self.unread.drain(..length).collect())
+    }
+
+    async fn more(&mut self) -> io::Result<()> {
+        match self.socket.read_buf(&mut self.unread).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+}

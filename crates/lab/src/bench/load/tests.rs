@@ -1,0 +1,96 @@
+//! The load against mock workers without a gateway, and against servers that do something wrong.
+
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::bench::contender::Routing;
+use crate::bench::payload::chat_answer;
+use crate::bench::worker::{WorkerArgs, serve};
+
+async fn listen() -> (TcpListener, Target) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let brief = Duration::from_millis(50);
+    (listener, Target { address, pid: std::process::id(), warm_up: brief, window: brief })
+}
+
+/// A mock worker, as it stands behind a gateway.
+async fn worker(events: u32) -> Target {
+    let (listener, target) = listen().await;
+    tokio::spawn(
+        async move { serve(listener, &WorkerArgs { number: 0, events, every_ms: 0 }).await },
+    );
+    target
+}
+
+/// A server whose answer to a connection's n-th request is `answer(n)`, whatever was asked.
+async fn server(answer: impl Fn(usize) -> String + Send + Sync + 'static) -> Target {
+    let (listener, target) = listen().await;
+    let answer = Arc::new(answer);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let answer = Arc::clone(&answer);
+            tokio::spawn(async move {
+                let mut connection = Connection::new(stream)?;
+                let mut number = 0;
+                while let Some(head) = connection.head().await? {
+                    connection.body(head.framing, |_| Ok(())).await?;
+                    connection.stream.write_all(answer(number).as_bytes()).await?;
+                    number += 1;
+                }
+                Ok::<(), io::Error>(())
+            });
+        }
+    });
+    target
+}
+
+fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+#[tokio::test]
+async fn good_answers_are_counted() {
+    let target = worker(BURST_EVENTS).await;
+    for routing in [Routing::Sticky, Routing::RoundRobin] {
+        let measured = chat(target, routing, 1).await.unwrap();
+        assert!(measured.units > 0);
+    }
+    let measured = burst(target).await.unwrap();
+    assert!(measured.units > 0);
+}
+
+#[tokio::test]
+async fn a_key_that_moves_is_an_error() {
+    // Eight keys take turns on a connection; after a round of seven, each has moved.
+    let target = server(|number| ok(&chat_answer(number / 7 % 2))).await;
+    let error = chat(target, Routing::Sticky, 2).await.unwrap_err();
+    assert!(error.contains("a conversation went from worker"), "{error}");
+    // Without keys, answers that change workers are as they should be.
+    let target = server(|number| ok(&chat_answer(number % 2))).await;
+    chat(target, Routing::RoundRobin, 2).await.unwrap();
+}
+
+#[tokio::test]
+async fn wrong_answers_are_errors() {
+    let target =
+        server(|_| "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nfull".to_owned())
+            .await;
+    let error = chat(target, Routing::RoundRobin, 1).await.unwrap_err();
+    assert!(error.contains("HTTP/1.1 503 Service Unavailable\": full"), "{error}");
+    let target = server(|_| ok("{}")).await;
+    let error = chat(target, Routing::RoundRobin, 1).await.unwrap_err();
+    assert!(error.contains("an answer no worker gave: {}"), "{error}");
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_early_is_an_error() {
+    let target = worker(BURST_EVENTS - 1).await;
+    let error = burst(target).await.unwrap_err();
+    assert!(error.contains("a stream differs from the worker's after"), "{error}");
+    let target = server(|_| ok("")).await;
+    let error = burst(target).await.unwrap_err();
+    assert!(error.contains("a stream ended after 0 of"), "{error}");
+}

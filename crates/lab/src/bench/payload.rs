@@ -1,0 +1,137 @@
+//! What the load asks and what the mock workers answer, byte for byte. Both sides build it from here, so that the
+//! load can compare every answer with what the worker must have sent.
+
+use std::fmt::Write as _;
+
+/// The one model the mock workers serve.
+pub(crate) const MODEL: &str = "bench";
+
+/// Length of a small chat's body; long enough to hold a short conversation, as real small requests do.
+const SMALL_CHAT: usize = 500;
+
+const PATH: &str = "/v1/chat/completions";
+
+/// The body of a small chat, padded to 500 bytes.
+fn chat_body(stream: bool) -> String {
+    let before = format!(
+        r#"{{"model":"{MODEL}","messages":[{{"role":"system","content":"You answer briefly."}},{{"role":"user","content":""#
+    );
+    let after = format!(r#""}}],"temperature":0.7,"max_tokens":64,"stream":{stream}}}"#);
+    let room = SMALL_CHAT.saturating_sub(before.len() + after.len());
+    let padding: String = "Tell me about the tides. ".chars().cycle().take(room).collect();
+    format!("{before}{padding}{after}")
+}
+
+/// A whole request, head and body, ready to be written. `key` is the routing key, if the row sends one.
+pub(crate) fn chat_request(stream: bool, key: Option<&str>) -> Vec<u8> {
+    let body = chat_body(stream);
+    let mut text = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: bench\r\nuser-agent: lab-bench\r\naccept: */*\r\ncontent-type: application/json\r\n"
+    );
+    if let Some(key) = key {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "x-smg-routing-key: {key}\r\n");
+    }
+    let _ = write!(text, "content-length: {}\r\n\r\n{body}", body.len());
+    text.into_bytes()
+}
+
+/// A bodiless GET.
+pub(crate) fn get_request(path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nhost: bench\r\nuser-agent: lab-bench\r\n\r\n").into_bytes()
+}
+
+/// The body of a non-streaming answer. The worker names itself in it.
+pub(crate) fn chat_answer(worker: usize) -> String {
+    format!(
+        concat!(
+            r#"{{"id":"chatcmpl-bench","object":"chat.completion","created":1700000000,"model":"{}","#,
+            r#""choices":[{{"index":0,"message":{{"role":"assistant","content":"The tides follow the moon, and a little "#,
+            r#"the sun; twice a day the water comes, and twice it goes."}},"logprobs":null,"finish_reason":"stop"}}],"#,
+            r#""usage":{{"prompt_tokens":103,"completion_tokens":24,"total_tokens":127}},"system_fingerprint":"worker-{}"}}"#
+        ),
+        MODEL, worker
+    )
+}
+
+/// One event of a stream. All have one length, so that bytes received tell how many events were.
+pub(crate) fn event(index: u32) -> String {
+    format!(
+        concat!(
+            r#"data: {{"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1700000000,"model":"{}","#,
+            r#""choices":[{{"index":0,"delta":{{"content":" {:07}"}},"logprobs":null,"finish_reason":null}}]}}"#,
+            "\n\n"
+        ),
+        MODEL, index
+    )
+}
+
+/// How a stream ends.
+pub(crate) const DONE: &str = "data: [DONE]\n\n";
+
+/// A whole stream as the client must receive it, with the length of one event.
+#[derive(Debug)]
+pub(crate) struct Script {
+    bytes: Vec<u8>,
+    event_len: usize,
+    events: u32,
+}
+
+impl Script {
+    pub(crate) fn new(events: u32) -> Self {
+        let mut text = String::new();
+        for index in 0..events {
+            text.push_str(&event(index));
+        }
+        text.push_str(DONE);
+        Self { bytes: text.into_bytes(), event_len: event(0).len(), events }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether `piece` is what the stream holds from `offset` on.
+    pub(crate) fn holds(&self, offset: usize, piece: &[u8]) -> bool {
+        self.bytes.get(offset..).is_some_and(|rest| rest.starts_with(piece))
+    }
+
+    /// Events complete within the first `offset` bytes.
+    pub(crate) fn events_in(&self, offset: usize) -> u64 {
+        let whole = offset / self.event_len;
+        u64::from(self.events).min(whole as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_are_json_of_the_promised_length() {
+        for stream in [false, true] {
+            let body = chat_body(stream);
+            assert_eq!(body.len(), SMALL_CHAT);
+            let value: serde_json::Value = serde_json::from_str(&body).unwrap();
+            assert_eq!(value["stream"], stream);
+        }
+        let value: serde_json::Value = serde_json::from_str(&chat_answer(1)).unwrap();
+        assert_eq!(value["system_fingerprint"], "worker-1");
+        let first = event(0);
+        serde_json::from_str::<serde_json::Value>(first.strip_prefix("data: ").unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_script_counts_whole_events_only() {
+        let script = Script::new(3);
+        let one = event(0).len();
+        assert_eq!(event(2).len(), one);
+        assert_eq!(script.len(), 3 * one + DONE.len());
+        assert_eq!(script.events_in(one - 1), 0);
+        assert_eq!(script.events_in(2 * one), 2);
+        assert_eq!(script.events_in(script.len()), 3);
+        assert!(script.holds(one, event(1).as_bytes()));
+        assert!(!script.holds(one, event(0).as_bytes()));
+        assert!(!script.holds(script.len(), b"x"));
+    }
+}

@@ -1,0 +1,116 @@
+//! The rows of the table: what each measures, in which units, and what smg must reach.
+//!
+//! A later row (a growing chat under cache_aware, 10 MiB bodies) is one more variant here, its work in `load`, and its
+//! line in `run_row` of `bench.rs`; the rest follows from this table.
+
+use serde::Serialize;
+
+use super::contender::Routing;
+
+/// One kind of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Row {
+    /// Small chat, sticky by header.
+    Sticky,
+    /// Small chat, round robin.
+    RoundRobin,
+    /// 64 streams of 200 events back to back.
+    SseBurst,
+    /// 1,000 streams, an event every 20 ms.
+    SsePaced,
+    /// Start to first answer, idle memory.
+    Start,
+}
+
+pub(crate) const ALL: [Row; 5] =
+    [Row::Sticky, Row::RoundRobin, Row::SseBurst, Row::SsePaced, Row::Start];
+
+/// A limit for smg, set against another figure of the same run or absolute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Limit {
+    OfPeer(f64),
+    OfHaproxy(f64),
+    AtMost(f64),
+}
+
+/// One figure of a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) must: Limit,
+    pub(crate) aim: Limit,
+}
+
+impl Row {
+    pub(crate) fn routing(self) -> Routing {
+        match self {
+            Self::Sticky => Routing::Sticky,
+            Self::RoundRobin | Self::SseBurst | Self::SsePaced | Self::Start => Routing::RoundRobin,
+        }
+    }
+
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Sticky => "small chat, sticky by header",
+            Self::RoundRobin => "small chat, round robin",
+            Self::SseBurst => "SSE, 64 streams × 200 events back to back",
+            Self::SsePaced => "SSE, 1,000 streams, an event every 20 ms",
+            Self::Start => "start",
+        }
+    }
+
+    /// The row's figures, in the order in which a reading holds them.
+    pub(crate) fn metrics(self) -> &'static [Metric] {
+        match self {
+            Self::Sticky => &[Metric {
+                name: "CPU",
+                unit: "µs/request",
+                must: Limit::OfPeer(0.3),
+                aim: Limit::OfHaproxy(1.6),
+            }],
+            Self::RoundRobin => &[Metric {
+                name: "CPU",
+                unit: "µs/request",
+                must: Limit::OfPeer(1.0 / 3.0),
+                aim: Limit::OfHaproxy(1.5),
+            }],
+            Self::SseBurst => &[Metric {
+                name: "CPU",
+                unit: "µs/event",
+                must: Limit::OfPeer(0.35),
+                aim: Limit::OfHaproxy(1.5),
+            }],
+            Self::SsePaced => &[
+                Metric {
+                    name: "CPU",
+                    unit: "µs/event",
+                    must: Limit::OfPeer(0.75),
+                    aim: Limit::OfPeer(0.6),
+                },
+                Metric {
+                    name: "memory",
+                    unit: "KB/stream",
+                    must: Limit::AtMost(42.0),
+                    aim: Limit::AtMost(34.0),
+                },
+            ],
+            Self::Start => &[
+                Metric {
+                    name: "idle memory",
+                    unit: "MB",
+                    must: Limit::AtMost(20.0),
+                    aim: Limit::AtMost(8.0),
+                },
+                Metric {
+                    name: "first answer",
+                    unit: "ms",
+                    must: Limit::AtMost(100.0),
+                    aim: Limit::AtMost(50.0),
+                },
+            ],
+        }
+    }
+}

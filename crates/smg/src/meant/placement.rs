@@ -1,0 +1,111 @@
+//! What the flags of placement and of load polling come to. Each is checked whatever the policy: a
+//! value out of range is a typing error that would wait for the day the policy changes.
+
+use clap::ValueEnum as _;
+use smg_gateway::settings::{
+    BucketRules, ExpectedWait, LoadPolling, Placement, PolicyName, PrefixRules,
+};
+
+use super::{Complaint, Meant, count, fraction, positive, positive_secs, unsigned};
+use crate::flags::{LoadFlags, PlacementFlags, PolicyChoice};
+
+/// How requests that no pin decides get their worker; `workers` is how many are configured.
+pub(super) fn placement(flags: &PlacementFlags, workers: usize) -> Meant<Placement> {
+    let max_waiting =
+        small("--least-load-max-waiting-requests", flags.least_load_max_waiting_requests)?;
+    Ok(Placement {
+        policy: policy(flags.policy, workers)?,
+        wait: wait(flags)?,
+        max_waiting: (max_waiting > 0).then_some(max_waiting),
+        prefix: prefix(flags)?,
+        bucket: bucket(flags)?,
+    })
+}
+
+/// How engines are asked for their load.
+pub(super) fn loads(flags: &LoadFlags) -> Meant<LoadPolling> {
+    Ok(LoadPolling {
+        interval: positive_secs("--load-monitor-interval", flags.load_monitor_interval)?,
+        always: !flags.disable_load_monitoring,
+    })
+}
+
+fn policy(choice: Option<PolicyChoice>, workers: usize) -> Meant<PolicyName> {
+    let Some(choice) = choice else {
+        let names: Vec<_> = PolicyChoice::value_variants()
+            .iter()
+            .filter_map(|choice| Some(choice.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        let names = names.join(", ");
+        return Err(Complaint(format!(
+            "--policy is needed: the default cache_aware is not in this version yet; choose one of {names}"
+        )));
+    };
+    let name = match choice {
+        PolicyChoice::RoundRobin => PolicyName::RoundRobin,
+        PolicyChoice::Random => PolicyName::Random,
+        PolicyChoice::Passthrough => PolicyName::Passthrough,
+        PolicyChoice::PowerOfTwo => PolicyName::PowerOfTwo,
+        PolicyChoice::LeastLoad => PolicyName::LeastLoad,
+        PolicyChoice::PrefixHash => PolicyName::PrefixHash,
+        PolicyChoice::ConsistentHashing => PolicyName::ConsistentHashing,
+        PolicyChoice::Manual => PolicyName::Manual,
+        PolicyChoice::Bucket => PolicyName::Bucket,
+    };
+    if name == PolicyName::PowerOfTwo && workers < 2 {
+        let why = format!("needs at least two different --worker-urls, found {workers}");
+        return Err(Complaint::about("--policy", name.as_str(), why));
+    }
+    Ok(name)
+}
+
+fn wait(flags: &PlacementFlags) -> Meant<ExpectedWait> {
+    Ok(ExpectedWait {
+        kv_pressure_weight: fraction(
+            "--least-load-kv-pressure-weight",
+            flags.least_load_kv_pressure_weight,
+            |weight| weight >= 0.0,
+            "seconds, 0 or more",
+        )?,
+        default_throughput: fraction(
+            "--least-load-default-throughput",
+            flags.least_load_default_throughput,
+            |throughput| throughput > 0.0,
+            "tokens a second, more than 0",
+        )?,
+        mean_prefill_tokens: count(
+            "--least-load-mean-prefill-tokens",
+            flags.least_load_mean_prefill_tokens,
+        )?,
+    })
+}
+
+fn prefix(flags: &PlacementFlags) -> Meant<PrefixRules> {
+    let tokens = positive("--prefix-token-count", flags.prefix_token_count)?;
+    Ok(PrefixRules {
+        tokens: usize::try_from(tokens).unwrap_or(usize::MAX),
+        load_factor: factor("--prefix-hash-load-factor", flags.prefix_hash_load_factor)?,
+        abs_threshold: small(
+            "--prefix-hash-balance-abs-threshold",
+            flags.prefix_hash_balance_abs_threshold,
+        )?,
+    })
+}
+
+fn bucket(flags: &PlacementFlags) -> Meant<BucketRules> {
+    let secs = count("--bucket-adjust-interval-secs", flags.bucket_adjust_interval_secs)?;
+    Ok(BucketRules {
+        interval: u64::from(secs) * 1000,
+        abs_threshold: unsigned("--balance-abs-threshold", flags.balance_abs_threshold)?,
+        rel_threshold: factor("--balance-rel-threshold", flags.balance_rel_threshold)?,
+    })
+}
+
+fn factor(flag: &str, value: f64) -> Meant<f64> {
+    fraction(flag, value, |factor| factor >= 1.0, "1 or more")
+}
+
+/// Zero or a [`count`].
+fn small(flag: &str, value: i64) -> Meant<u32> {
+    if value == 0 { Ok(0) } else { unsigned(flag, value).and_then(|_| count(flag, value)) }
+}
