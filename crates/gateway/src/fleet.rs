@@ -15,8 +15,8 @@ use prometheus::IntCounter;
 use smg_decide::fleet::health::{Health, State};
 use smg_decide::fleet::{Leg, Worker, WorkerId};
 use smg_decide::place::{
-    Assignment, Bucket, ConsistentHashing, LeastLoad, Manual, Passthrough, Policy, PowerOfTwo,
-    PrefixHash, Random, Reads, RoundRobin,
+    Assignment, Bucket, CacheAware, ConsistentHashing, LeastLoad, Manual, Passthrough, Policy,
+    PowerOfTwo, PrefixHash, Random, Reads, RoundRobin,
 };
 use uuid::Uuid;
 
@@ -111,7 +111,13 @@ impl Changing {
 
 impl Roster {
     /// An empty fleet. `assignment` is how `manual` places.
-    pub(crate) fn new(placement: Placement, assignment: Assignment, breaker: BreakerRules) -> Self {
+    pub(crate) fn new(
+        mut placement: Placement,
+        assignment: Assignment,
+        breaker: BreakerRules,
+    ) -> Self {
+        // Clients must not be able to make prompts that collide.
+        placement.cache.seed = rand::random();
         let default = make_policy(placement.policy, &placement, assignment);
         Self {
             breaker,
@@ -129,6 +135,11 @@ impl Roster {
     /// The fleet as it is now.
     pub(crate) fn load(&self) -> Arc<Fleet> {
         self.current.load_full()
+    }
+
+    /// Sweeps every policy's index; `now` in milliseconds.
+    pub(crate) fn sweep(&self, now: u64) {
+        self.load().models.values().for_each(|group| group.policy.sweep(now));
     }
 
     /// The id of an address.
@@ -257,6 +268,7 @@ fn make_policy(name: PolicyName, placement: &Placement, assignment: Assignment) 
         PolicyName::ConsistentHashing => Arc::new(ConsistentHashing::default()),
         PolicyName::Manual => Arc::new(Manual::new(assignment)),
         PolicyName::Bucket => Arc::new(Bucket::new(placement.bucket)),
+        PolicyName::CacheAware => Arc::new(CacheAware::new(placement.cache)),
     }
 }
 

@@ -82,6 +82,15 @@ impl Gateway {
         fleet::tend(self, settings, dial);
         let gw = Arc::clone(self);
         tasks::spawn("sweep", async move { gw.session.sweep(&gw.meters.sticky).await });
+        if let Some(interval) = settings.index_sweep {
+            let gw = Arc::clone(self);
+            tasks::spawn("index", async move {
+                loop {
+                    tokio::time::sleep(interval).await;
+                    gw.fleet.sweep(gw.clock.millis());
+                }
+            });
+        }
         if self.session.is_saved() {
             let gw = Arc::clone(self);
             tasks::spawn("snapshot", async move { gw.save_for_ever().await });

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::HeaderName;
 pub use smg_decide::fleet::breaker::Rules as BreakerRules;
 pub use smg_decide::fleet::health::Thresholds;
+pub use smg_decide::place::cache_aware::{Params as CacheParams, Rules as CacheRules};
 pub use smg_decide::place::{Assignment, BucketRules, ExpectedWait, PrefixRules};
 pub use smg_decide::retry::Rules as RetryRules;
 
@@ -31,6 +32,8 @@ pub struct Settings {
     pub placement: Placement,
     /// How engines are asked for their load.
     pub loads: LoadPolling,
+    /// `--eviction-interval`: between two sweeps of the policies' indexes; `None` when 0.
+    pub index_sweep: Option<Duration>,
     /// Keys and pins.
     pub sticky: Sticky,
     /// Request and answer sizes.
@@ -62,6 +65,9 @@ pub struct Placement {
     pub prefix: PrefixRules,
     /// `--bucket-adjust-interval-secs` and `--balance-…-threshold`.
     pub bucket: BucketRules,
+    /// `--cache-threshold`, `--balance-…`, `--max-tree-size`, `--block-size`. The seed of its hashes
+    /// is drawn at start.
+    pub cache: CacheParams,
 }
 
 /// `--policy`, and the worker label `policy`.
@@ -85,11 +91,13 @@ pub enum PolicyName {
     Manual,
     /// By the length of the prompt.
     Bucket,
+    /// Where most of the prompt is cached already.
+    CacheAware,
 }
 
 impl PolicyName {
     /// Every policy.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::RoundRobin,
         Self::Random,
         Self::Passthrough,
@@ -99,6 +107,7 @@ impl PolicyName {
         Self::ConsistentHashing,
         Self::Manual,
         Self::Bucket,
+        Self::CacheAware,
     ];
 
     /// The name in flags, labels and metrics.
@@ -114,6 +123,7 @@ impl PolicyName {
             Self::ConsistentHashing => "consistent_hashing",
             Self::Manual => "manual",
             Self::Bucket => "bucket",
+            Self::CacheAware => "cache_aware",
         }
     }
 
@@ -219,6 +229,7 @@ pub(crate) mod testing {
             max_waiting: None,
             prefix: PrefixRules { tokens: 256, load_factor: 1.25, abs_threshold: 10 },
             bucket: BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 },
+            cache: CacheParams::DEFAULT,
         }
     }
 }

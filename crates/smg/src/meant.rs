@@ -13,7 +13,7 @@ use smg_gateway::settings::{
 };
 use smg_gateway::upstream::Origin;
 
-use crate::flags::{AssignmentChoice, Flags, HealthFlags, RetryFlags, StickyFlags};
+use crate::flags::{AssignmentChoice, Flags, HealthFlags, PolicyChoice, RetryFlags, StickyFlags};
 
 mod placement;
 
@@ -45,6 +45,7 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
             ("--prometheus-port", flags.prometheus_port),
         )?,
         duration_buckets: buckets(&flags.prometheus_duration_buckets)?,
+        index_sweep: index_sweep(flags)?,
         placement: placement::placement(&flags.placement, workers.len())?,
         loads: placement::loads(&flags.loads)?,
         workers,
@@ -82,6 +83,16 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
             flags.process.shutdown_grace_period_secs,
         )?,
     })
+}
+
+/// Without a sweep the index of `cache_aware` would only ever grow (000, "Idle Eviction").
+fn index_sweep(flags: &Flags) -> Meant<Option<Duration>> {
+    let interval = unless_zero(secs("--eviction-interval", flags.sticky.eviction_interval)?);
+    if interval.is_none() && flags.placement.policy == PolicyChoice::CacheAware {
+        let why = "cache_aware needs its sweep; expected 1 or more, or another --policy";
+        return Err(Complaint::about("--eviction-interval", 0, why));
+    }
+    Ok(interval)
 }
 
 fn sticky(flags: &StickyFlags) -> Meant<Sticky> {
@@ -421,11 +432,18 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_policy_names_those_that_exist() {
-        let Err(Complaint(said)) = meant("--worker-urls http://w1") else { panic!("accepted") };
-        assert!(
-            said.contains("--policy") && said.contains("round_robin, random, passthrough"),
-            "{said}"
-        );
+    fn cache_aware_is_the_default_and_needs_its_sweep() {
+        let settings = meant("--worker-urls http://w1").unwrap();
+        assert_eq!(settings.placement.policy, PolicyName::CacheAware);
+        for policy in ["", "--policy cache_aware"] {
+            let Err(Complaint(said)) = meant(&format!("{policy} --eviction-interval 0")) else {
+                panic!("accepted")
+            };
+            assert!(
+                said.starts_with("--eviction-interval 0") && said.contains("cache_aware"),
+                "{said}"
+            );
+        }
+        assert!(meant("--policy random --eviction-interval 0").unwrap().index_sweep.is_none());
     }
 }

@@ -20,7 +20,7 @@ fn what_cannot_be_meant_ends_with_one_line_that_names_the_flag() {
         ("--policy random --port 0", 1, "--port"),
         ("--policy random --worker-urls w1:8000", 1, "--worker-urls"),
         ("--policy random --routing-key-headers b@d", 1, "--routing-key-headers"),
-        ("--worker-urls http://127.0.0.1:9", 1, "--policy"),
+        ("--worker-urls http://127.0.0.1:9 --eviction-interval 0", 1, "--eviction-interval"),
         ("--policy best", 2, "--policy"),
         ("--policy random --max-idle-secs soon", 2, "--max-idle-secs"),
         ("--policy random --stream-request-bodies-over 5", 2, "--stream-request-bodies-over"),

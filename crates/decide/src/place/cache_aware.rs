@@ -39,10 +39,15 @@ pub struct Params {
     pub seed: u64,
 }
 
+impl Params {
+    /// The defaults of the flags.
+    pub const DEFAULT: Self =
+        Self { rules: Rules::DEFAULT, max_size: 1 << 26, text_block: 1024, page: 16, seed: 0 };
+}
+
 impl Default for Params {
     fn default() -> Self {
-        let rules = Rules::default();
-        Self { rules, max_size: 1 << 26, text_block: 1024, page: 16, seed: 0 }
+        Self::DEFAULT
     }
 }
 

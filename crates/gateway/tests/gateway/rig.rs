@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use smg_gateway::Gateway;
 use smg_gateway::settings::{
-    Bodies, BreakerRules, BucketRules, Connections, Eviction, ExpectedWait, HealthChecks,
-    LoadPolling, Placement, PolicyName, PrefixRules, RetryRules, Settings, Startup, Sticky,
-    Thresholds,
+    Bodies, BreakerRules, BucketRules, CacheParams, Connections, Eviction, ExpectedWait,
+    HealthChecks, LoadPolling, Placement, PolicyName, PrefixRules, RetryRules, Settings, Startup,
+    Sticky, Thresholds,
 };
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -170,6 +170,7 @@ fn placement() -> Placement {
         max_waiting: None,
         prefix: PrefixRules { tokens: 256, load_factor: 1.25, abs_threshold: 10 },
         bucket: BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 },
+        cache: CacheParams::DEFAULT,
     }
 }
 
@@ -192,6 +193,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             endpoint: "/health".to_owned(),
         }),
         placement: placement(),
+        index_sweep: None,
         loads: LoadPolling { interval: Duration::from_secs(10), always: false },
         sticky: Sticky { key_override: false, ..sticky() },
         bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },

@@ -7,11 +7,39 @@ use clap::{Args, ValueEnum};
 #[command(next_help_heading = "Placement")]
 pub(crate) struct PlacementFlags {
     /// How a request that no pin decides gets its worker
-    #[arg(long, value_name = "POLICY")]
-    pub(crate) policy: Option<PolicyChoice>,
+    #[arg(long, value_name = "POLICY", default_value = "cache_aware")]
+    pub(crate) policy: PolicyChoice,
 
-    /// bucket: out of balance when the most and the least charged worker differ by more characters
-    /// than this and by more than the factor below [alias: --spill-abs-threshold]
+    /// cache_aware: the share of a prompt above which a match binds, 0 to 1
+    /// [alias: --cache-match-threshold]
+    #[arg(
+        long,
+        alias = "cache-match-threshold",
+        value_name = "SHARE",
+        default_value_t = 0.3,
+        allow_negative_numbers = true
+    )]
+    pub(crate) cache_threshold: f64,
+
+    /// cache_aware: characters, or tokens, of prompts remembered for a model
+    #[arg(long, value_name = "N", default_value_t = 67_108_864, allow_negative_numbers = true)]
+    pub(crate) max_tree_size: i64,
+
+    /// cache_aware: tokens in one block of the engines' KV cache
+    #[arg(long, value_name = "N", default_value_t = 16, allow_negative_numbers = true)]
+    pub(crate) block_size: i64,
+
+    /// cache_aware: drop affinity while the fullest KV cache is above this share, 1 for never
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub(crate) overload_token_usage_threshold: f64,
+
+    /// cache_aware: drop affinity while the fullest and the emptiest KV cache differ by more than
+    /// this share, 1 for never
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub(crate) balance_token_usage_threshold: f64,
+
+    /// cache_aware: requests above the mean, and bucket: characters above the least, that make a
+    /// worker too busy if the factor below is passed too [alias: --spill-abs-threshold]
     #[arg(
         long,
         alias = "spill-abs-threshold",
@@ -21,7 +49,7 @@ pub(crate) struct PlacementFlags {
     )]
     pub(crate) balance_abs_threshold: i64,
 
-    /// bucket: the factor, 1 or more [alias: --spill-rel-threshold]
+    /// cache_aware, bucket: the factor, 1 or more [alias: --spill-rel-threshold]
     #[arg(
         long,
         alias = "spill-rel-threshold",
@@ -100,4 +128,6 @@ pub(crate) enum PolicyChoice {
     Manual,
     /// Short prompts here, long ones there
     Bucket,
+    /// Where most of the prompt is cached already, unless that costs more than it saves
+    CacheAware,
 }

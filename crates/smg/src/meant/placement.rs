@@ -1,9 +1,9 @@
 //! What the flags of placement and of load polling come to. Each is checked whatever the policy: a
 //! value out of range is a typing error that would wait for the day the policy changes.
 
-use clap::ValueEnum as _;
 use smg_gateway::settings::{
-    BucketRules, ExpectedWait, LoadPolling, Placement, PolicyName, PrefixRules,
+    BucketRules, CacheParams, CacheRules, ExpectedWait, LoadPolling, Placement, PolicyName,
+    PrefixRules,
 };
 
 use super::{Complaint, Meant, count, fraction, positive, positive_secs, unsigned};
@@ -19,6 +19,7 @@ pub(super) fn placement(flags: &PlacementFlags, workers: usize) -> Meant<Placeme
         max_waiting: (max_waiting > 0).then_some(max_waiting),
         prefix: prefix(flags)?,
         bucket: bucket(flags)?,
+        cache: cache(flags)?,
     })
 }
 
@@ -30,17 +31,7 @@ pub(super) fn loads(flags: &LoadFlags) -> Meant<LoadPolling> {
     })
 }
 
-fn policy(choice: Option<PolicyChoice>, workers: usize) -> Meant<PolicyName> {
-    let Some(choice) = choice else {
-        let names: Vec<_> = PolicyChoice::value_variants()
-            .iter()
-            .filter_map(|choice| Some(choice.to_possible_value()?.get_name().to_owned()))
-            .collect();
-        let names = names.join(", ");
-        return Err(Complaint(format!(
-            "--policy is needed: the default cache_aware is not in this version yet; choose one of {names}"
-        )));
-    };
+fn policy(choice: PolicyChoice, workers: usize) -> Meant<PolicyName> {
     let name = match choice {
         PolicyChoice::RoundRobin => PolicyName::RoundRobin,
         PolicyChoice::Random => PolicyName::Random,
@@ -51,6 +42,7 @@ fn policy(choice: Option<PolicyChoice>, workers: usize) -> Meant<PolicyName> {
         PolicyChoice::ConsistentHashing => PolicyName::ConsistentHashing,
         PolicyChoice::Manual => PolicyName::Manual,
         PolicyChoice::Bucket => PolicyName::Bucket,
+        PolicyChoice::CacheAware => PolicyName::CacheAware,
     };
     if name == PolicyName::PowerOfTwo && workers < 2 {
         let why = format!("needs at least two different --worker-urls, found {workers}");
@@ -98,6 +90,29 @@ fn bucket(flags: &PlacementFlags) -> Meant<BucketRules> {
         interval: u64::from(secs) * 1000,
         abs_threshold: unsigned("--balance-abs-threshold", flags.balance_abs_threshold)?,
         rel_threshold: factor("--balance-rel-threshold", flags.balance_rel_threshold)?,
+    })
+}
+
+fn cache(flags: &PlacementFlags) -> Meant<CacheParams> {
+    let share = |flag, value| fraction(flag, value, |share| (0.0..=1.0).contains(&share), "0 to 1");
+    let above_0 = |flag, value| fraction(flag, value, |share| share > 0.0, "more than 0");
+    let (usage, spread) =
+        (flags.overload_token_usage_threshold, flags.balance_token_usage_threshold);
+    let size = |flag, value| {
+        Ok::<_, Complaint>(usize::try_from(positive(flag, value)?).unwrap_or(usize::MAX))
+    };
+    Ok(CacheParams {
+        rules: CacheRules {
+            threshold: share("--cache-threshold", flags.cache_threshold)? as f32,
+            abs: small("--balance-abs-threshold", flags.balance_abs_threshold)?,
+            rel: factor("--balance-rel-threshold", flags.balance_rel_threshold)? as f32,
+            overload_usage: above_0("--overload-token-usage-threshold", usage)? as f32,
+            balance_usage: above_0("--balance-token-usage-threshold", spread)? as f32,
+            wait: wait(flags)?,
+        },
+        max_size: size("--max-tree-size", flags.max_tree_size)?,
+        page: size("--block-size", flags.block_size)?,
+        ..CacheParams::DEFAULT
     })
 }
 

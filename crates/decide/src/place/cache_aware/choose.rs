@@ -36,20 +36,25 @@ pub struct Rules {
     pub wait: ExpectedWait,
 }
 
+impl Rules {
+    /// The defaults of the flags.
+    pub const DEFAULT: Self = Self {
+        threshold: 0.3,
+        abs: 64,
+        rel: 1.5,
+        overload_usage: 1.0,
+        balance_usage: 1.0,
+        wait: ExpectedWait {
+            kv_pressure_weight: 0.15,
+            default_throughput: 2000.0,
+            mean_prefill_tokens: 1024,
+        },
+    };
+}
+
 impl Default for Rules {
     fn default() -> Self {
-        Self {
-            threshold: 0.3,
-            abs: 64,
-            rel: 1.5,
-            overload_usage: 1.0,
-            balance_usage: 1.0,
-            wait: ExpectedWait {
-                kv_pressure_weight: 0.15,
-                default_throughput: 2000.0,
-                mean_prefill_tokens: 1024,
-            },
-        }
+        Self::DEFAULT
     }
 }
 

@@ -92,6 +92,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
         },
         health: None,
         placement: placement(policy),
+        index_sweep: None,
         loads: LoadPolling { interval: Duration::from_secs(10), always },
         sticky: Sticky {
             key_override: false,
