@@ -8,6 +8,7 @@ use smg_lab::bench;
 use smg_lab::engine::Profile;
 use smg_lab::player::{Naming, Script};
 use smg_lab::prefix_study::fleet::Engines;
+use smg_lab::simulator;
 
 /// Tools to try a gateway without a GPU.
 #[derive(Debug, Parser)]
@@ -32,6 +33,8 @@ pub(crate) enum Command {
     /// The bench's mock worker; the bench starts it as a process of its own.
     #[command(hide = true)]
     BenchWorker(bench::WorkerArgs),
+    /// Play the decision core from seeds beside a model of the document; stops where they differ.
+    Simulate(simulator::Args),
 }
 
 #[derive(Debug, Args)]

@@ -1,4 +1,5 @@
-//! The lab's tools: one simulated engine, a play of conversations against any address, the bench.
+//! The lab's tools: one simulated engine, a play of conversations against any address, the
+//! bench, the simulator.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use tokio::net::TcpListener;
 use flags::{Command, EngineFlags, Flags, PlayFlags, StudyFlags};
 use smg_lab::demo::Sums;
 use smg_lab::traces::mooncake;
-use smg_lab::{bench, engine, pick_bench, player, prefix_study};
+use smg_lab::{bench, engine, pick_bench, player, prefix_study, simulator};
 
 mod flags;
 
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         Command::BenchWorker(args) => return bench::worker_main(&args),
         Command::PrefixStudy(flags) => return told(run_study(&flags)),
         Command::PickBench => return told(pick_bench::print(&mut io::stdout())),
+        Command::Simulate(args) => return simulator::main(&args),
         Command::Engine(flags) => Async::Engine(flags),
         Command::Play(flags) => Async::Play(flags),
     };
