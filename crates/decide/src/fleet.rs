@@ -112,11 +112,18 @@ impl Worker {
 
     /// Whether a request may be sent there (000, "Reuse and Failover"): healthy, its breaker not
     /// open, not vetoed by overload protection. `now` is in milliseconds on the caller's clock.
+    #[inline]
     #[must_use]
     pub fn available(&self, now: u64) -> bool {
         self.healthy()
             && !self.vetoed.load(Ordering::Relaxed)
-            && (!self.troubled.load(Ordering::Relaxed) || self.lock().admits(&self.rules, now))
+            && (!self.troubled.load(Ordering::Relaxed) || self.admits(now))
+    }
+
+    /// Out of line, because a choice asks every worker and hardly any is in trouble.
+    #[cold]
+    fn admits(&self, now: u64) -> bool {
+        self.lock().admits(&self.rules, now)
     }
 
     /// Whether overload protection keeps requests away from it.

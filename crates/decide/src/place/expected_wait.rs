@@ -62,12 +62,15 @@ impl PartialOrd for Wait {
 
 impl Estimate {
     /// The wait a further request can expect at a worker.
+    #[inline]
     #[must_use]
     pub fn at(&self, worker: &Worker) -> Wait {
         let in_flight = worker.in_flight();
         let mean = u64::from(self.rules.mean_prefill_tokens);
         let seconds = match worker.load().report() {
             Some(report) => self.reported(report, worker.load().unreported_tokens(mean)),
+            // Most workers of an idle fleet have nothing to divide.
+            None if in_flight == 0 => 0.0,
             None => tokens(u64::from(in_flight) * mean) / self.silent_throughput,
         };
         Wait { seconds, in_flight }
@@ -87,8 +90,11 @@ impl Estimate {
         // An engine that reports nonsense (NaN) is taken to have an empty cache.
         let usage = f64::from(report.token_usage).clamp(0.0, 0.999);
         let usage = if usage.is_nan() { 0.0 } else { usage };
-        tokens(queued.saturating_add(credit)) / throughput
-            + rules.kv_pressure_weight * usage / (1.0 - usage)
+        let queue = match queued.saturating_add(credit) {
+            0 => 0.0,
+            some => tokens(some) / throughput,
+        };
+        queue + rules.kv_pressure_weight * usage / (1.0 - usage)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use smg_decide::place::cache_aware::Params;
 use smg_decide::place::{
-    Assignment, Bucket, BucketRules, ConsistentHashing, ExpectedWait, LeastLoad, Manual,
-    Passthrough, Policy, PowerOfTwo, PrefixHash, PrefixRules, Random, RoundRobin,
+    Assignment, Bucket, BucketRules, CacheAware, ConsistentHashing, ExpectedWait, LeastLoad,
+    Manual, Passthrough, Policy, PowerOfTwo, PrefixHash, PrefixRules, Random, RoundRobin,
 };
 
 /// A policy, and what its choices can be held to.
@@ -50,6 +51,7 @@ pub(super) const POLICIES: &[Entry] = &[
     Entry { make: |_| Arc::new(PrefixHash::new(PREFIX)), law: Law::Any },
     Entry { make: |_| Arc::new(ConsistentHashing::default()), law: Law::Ring },
     Entry { make: |_| Arc::new(Bucket::new(BUCKET)), law: Law::Any },
+    Entry { make: |_| Arc::new(CacheAware::new(Params::default())), law: Law::Any },
     Entry { make: |mode| Arc::new(Manual::new(mode)), law: Law::Mode },
 ];
 

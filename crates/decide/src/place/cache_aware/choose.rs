@@ -237,6 +237,7 @@ impl<'a> Costs<'a> {
     }
 
     /// Seconds; where they are equal, the fewer in flight are less.
+    #[inline]
     fn of(&mut self, worker: &Worker) -> (f64, u32) {
         let uncached = self.tokens - self.held(worker.id) as f64 * self.tokens_a_unit;
         // A conversation that is at home already adds nothing to what is expected there.
