@@ -117,14 +117,17 @@ impl Worker {
         self
     }
 
-    /// Gives its breaker other rules; one that is turned off closes.
-    pub fn set_rules(&self, rules: breaker::Rules) {
+    /// Gives its breaker other rules; one that is turned off closes, which is told.
+    pub fn set_rules(&self, rules: breaker::Rules) -> Option<Told> {
         let mut guard = self.lock();
         guard.rules = rules;
+        let before = guard.breaker.state;
         if rules.failures.is_none() {
             (guard.breaker.state, guard.breaker.run) = (State::Closed, 0);
         }
         self.troubled.store(guard.breaker.is_troubled(), Ordering::Relaxed);
+        let breaker = guard.breaker;
+        (before != breaker.state).then_some(Told { breaker, turned: Some((before, breaker.state)) })
     }
 
     /// Whether a request may be sent there (000, "Reuse and Failover"): healthy, its breaker not
@@ -314,9 +317,10 @@ mod tests {
         for _ in 0..2 {
             worker.record(Outcome::Failure, 0);
         }
-        worker.set_rules(breaker::Rules { timeout_ms: 10, ..RULES });
+        assert!(worker.set_rules(breaker::Rules { timeout_ms: 10, ..RULES }).is_none());
         assert!(!worker.available(9) && worker.available(10));
-        worker.set_rules(breaker::Rules::OFF);
+        let told = worker.set_rules(breaker::Rules::OFF).unwrap();
+        assert_eq!(told.turned, Some((State::Open, State::Closed)));
         assert!(worker.available(0));
         assert_eq!(worker.breaker().state, State::Closed);
     }

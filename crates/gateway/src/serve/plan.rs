@@ -16,10 +16,12 @@ pub(super) fn count(gw: &Gateway, inference: &Inference, request: &Request<Incom
     }
     let hinted =
         request.headers().get(ROUTING_TOKENS).is_some_and(|v| hint::is_valid(v.as_bytes()));
+    let fleet = gw.fleet.load();
     let facts = Facts {
         key_override: gw.session.reads_rid(),
         needs_prompt: gw.fleet.reads_prompt() && !hinted,
-        several_models: gw.fleet.load().models.len() > 1,
+        several_models: fleet.models.len() > 1,
+        worker_mutates: fleet.mutates,
         content_length: request.body().size_hint().exact(),
         retries: gw.limits.retry.attempts > 1,
         max_buffered: gw.limits.bodies.max_buffered,
