@@ -129,6 +129,8 @@ pub(crate) struct Fleet {
     pub(crate) models: HashMap<Arc<str>, Arc<Group>>,
     /// Whether some worker wants request bodies edited.
     pub(crate) mutates: bool,
+    /// Whether the default or any model's policy reads the prompt (001, rule 2).
+    pub(crate) reads_prompt: bool,
 }
 
 /// The current fleet and the way to change it.
@@ -220,11 +222,15 @@ impl Fleet {
 impl Roster {
     /// An empty fleet. `assignment` is how `manual` places.
     pub(crate) fn new(placement: Placement, assignment: Assignment) -> Self {
+        let default = make_policy(placement.policy, &placement, assignment);
         Self {
-            current: ArcSwap::default(),
+            current: ArcSwap::new(Arc::new(Fleet {
+                reads_prompt: default.reads() == Reads::Prompt,
+                ..Fleet::default()
+            })),
             placement,
             assignment,
-            default: make_policy(placement.policy, &placement, assignment),
+            default,
             changing: Mutex::default(),
         }
     }
@@ -232,13 +238,6 @@ impl Roster {
     /// The fleet as it is now.
     pub(crate) fn load(&self) -> Arc<Fleet> {
         self.current.load_full()
-    }
-
-    /// Whether the default or any model's policy reads the prompt (001, rule 2).
-    pub(crate) fn reads_prompt(&self) -> bool {
-        let reads = |policy: &dyn Policy| policy.reads() == Reads::Prompt;
-        let fleet = self.current.load();
-        reads(&*self.default) || fleet.models.values().any(|group| reads(&*group.policy))
     }
 
     /// The id of an address.
@@ -409,8 +408,12 @@ impl Roster {
             let group = self.group(old.models.get(&model), &model, members, meters);
             (model, Arc::new(group))
         });
+        let models: HashMap<_, Arc<Group>> = models.collect();
         let mutates = upstreams.iter().any(|upstream| upstream.rank.is_some());
-        Fleet { models: models.collect(), upstreams, mutates }
+        let reads = |policy: &dyn Policy| policy.reads() == Reads::Prompt;
+        let reads_prompt =
+            reads(&*self.default) || models.values().any(|group| reads(&*group.policy));
+        Fleet { models, mutates, reads_prompt, upstreams }
     }
 
     fn group(

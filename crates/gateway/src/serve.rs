@@ -72,7 +72,7 @@ async fn carry_out(
     request: Request<Incoming>,
     meters: &mut Arc<ModelMeters>,
 ) -> Result<Reply, Refusal> {
-    plan::count(gw, inference, &request);
+    plan::count(gw, &gw.fleet.load(), inference, &request);
     let (head, body) = request.into_parts();
     let body = body::take(body, gw.limits.bodies.max_payload).await?;
     let fields = Fields::read(&body, inference.required).map_err(bad_body)?;

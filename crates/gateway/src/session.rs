@@ -205,12 +205,12 @@ impl Session {
         let available = |id| candidates.find(id).is_some();
         let now = self.now();
         let mut turn = table.turn(*key, None, now, available);
-        if let Turn::Propose(_) = turn {
+        if let Turn::Propose(step) = turn {
             let proposal = assignment.propose(&*group.policy, &asking.ask, candidates, dice);
             group.branches.decided(&proposal);
             let proposal = group.workers.get(proposal.at?)?;
             turn = if *keep_pin {
-                table.detour(*key, proposal.id, now)
+                table.detour(*key, step, proposal.id, now)
             } else {
                 table.turn(*key, Some(proposal.id), now, available)
             };

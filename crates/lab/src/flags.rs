@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use smg_lab::bench;
 use smg_lab::engine::Profile;
 use smg_lab::player::{Naming, Script};
+use smg_lab::simulator;
 
 /// Tools to try a gateway without a GPU.
 #[derive(Debug, Parser)]
@@ -27,6 +28,8 @@ pub(crate) enum Command {
     /// The bench's mock worker; the bench starts it as a process of its own.
     #[command(hide = true)]
     BenchWorker(bench::WorkerArgs),
+    /// Play the decision core from seeds beside a model of the document; stops where they differ.
+    Simulate(simulator::Args),
 }
 
 #[derive(Debug, Args)]

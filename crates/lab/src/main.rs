@@ -1,4 +1,5 @@
-//! The lab's tools: one simulated engine, a play of conversations against any address, the bench.
+//! The lab's tools: one simulated engine, a play of conversations against any address, the
+//! bench, the simulator.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -8,7 +9,7 @@ use tokio::net::TcpListener;
 
 use flags::{Command, EngineFlags, Flags, PlayFlags};
 use smg_lab::demo::Sums;
-use smg_lab::{bench, engine, player};
+use smg_lab::{bench, engine, player, simulator};
 
 mod flags;
 
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
         // The bench owns its process: threads, children and exit code.
         Command::Bench(args) => return bench::main(&args),
         Command::BenchWorker(args) => return bench::worker_main(&args),
+        Command::Simulate(args) => return simulator::main(&args),
         Command::Engine(flags) => Async::Engine(flags),
         Command::Play(flags) => Async::Play(flags),
     };
