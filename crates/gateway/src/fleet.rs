@@ -57,7 +57,10 @@ pub(crate) struct Upstream {
 /// The tasks that go on for as long as a worker is registered.
 #[derive(Debug, Default)]
 struct Tending {
+    /// Those that go by its terms.
     held: Vec<AbortHandle>,
+    /// Those that no change concerns.
+    kept: Vec<AbortHandle>,
     /// It has drained: whoever comes with tasks now is too late.
     over: bool,
 }
@@ -84,18 +87,29 @@ impl Upstream {
         self.meters.trusted();
     }
 
-    /// Puts these tasks in the place of those that tended it.
+    /// Puts these tasks in the place of those that went by its terms.
     fn tended_by(&self, tasks: Vec<AbortHandle>) {
         let mut tending = self.lock_tasks();
         let ended = if tending.over { tasks } else { std::mem::replace(&mut tending.held, tasks) };
         ended.iter().for_each(AbortHandle::abort);
     }
 
+    /// Adds a task that goes on whatever its terms.
+    fn tended_for_good_by(&self, task: AbortHandle) {
+        let mut tending = self.lock_tasks();
+        if tending.over {
+            task.abort();
+        } else {
+            tending.kept.push(task);
+        }
+    }
+
     /// Ends its tasks for good.
     fn tended_no_more(&self) {
         let mut tending = self.lock_tasks();
         tending.over = true;
-        std::mem::take(&mut tending.held).iter().for_each(AbortHandle::abort);
+        let Tending { held, kept, .. } = &mut *tending;
+        held.drain(..).chain(kept.drain(..)).for_each(|task| task.abort());
     }
 
     fn lock_tasks(&self) -> MutexGuard<'_, Tending> {
@@ -519,6 +533,22 @@ mod tests {
             roster.load().models["m"].workers.iter().map(|w| w.url.clone()).collect();
         assert_eq!(order.iter().map(|url| &**url).collect::<Vec<_>>()[..3], urls);
         assert_eq!(roster.pending(), 0);
+    }
+
+    #[test]
+    fn there_are_so_many_workers_and_no_more() {
+        let roster = Roster::new(PLACEMENT, Assignment::Random);
+        let origin = |n: usize| Origin::parse(&format!("http://w{n}")).unwrap();
+        let first = roster.accept(&origin(0)).unwrap();
+        assert_eq!(roster.accept(&origin(0)), Err(Unwanted::Known));
+        let mut changing = roster.lock();
+        for n in 1..MAX_WORKERS {
+            changing.await_one(&origin(n), false);
+        }
+        drop(changing);
+        assert_eq!(roster.accept(&origin(MAX_WORKERS)), Err(Unwanted::Full));
+        roster.give_up(first);
+        assert!(roster.accept(&origin(MAX_WORKERS)).is_ok());
     }
 
     #[test]

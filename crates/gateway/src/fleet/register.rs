@@ -80,17 +80,17 @@ async fn join(gw: &Arc<Gateway>, id: Uuid, newcomer: Newcomer) {
     let arrival = Arrival { id, pool, card, terms, ranks };
     for upstream in gw.fleet.add(arrival, &gw.meters) {
         tracing::info!(worker = &*upstream.worker.url, models, runtime, "worker registered");
+        let loads = super::loads::watch(Arc::clone(gw), Arc::clone(&upstream), settings.loads);
+        let loads = tasks::spawn_on(&gw.control, "loads", loads);
+        upstream.tended_for_good_by(loads.abort_handle());
         look_after(gw, &upstream);
     }
 }
 
-/// Starts what goes on for as long as a worker is registered, in place of what went on so far.
+/// Starts what goes on by a worker's terms, in place of what went on so far.
 fn look_after(gw: &Arc<Gateway>, upstream: &Arc<Upstream>) {
-    let loads = super::loads::watch(Arc::clone(gw), Arc::clone(upstream), gw.settings.loads);
-    let mut held = vec![
-        tasks::spawn_on(&gw.control, "pool", reap(Arc::clone(&upstream.pool))).abort_handle(),
-        tasks::spawn_on(&gw.control, "loads", loads).abort_handle(),
-    ];
+    let reap = tasks::spawn_on(&gw.control, "pool", reap(Arc::clone(&upstream.pool)));
+    let mut held = vec![reap.abort_handle()];
     match upstream.terms.load().checks.clone() {
         Some(checks) => {
             let watch = super::health::watch(Arc::clone(upstream), checks);

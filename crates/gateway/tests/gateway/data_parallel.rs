@@ -114,6 +114,12 @@ async fn each_rank_has_its_own_load() {
         assert_eq!(rig.count("smg_engine_running_requests", &labels), running);
     }
     assert_eq!(rig.count("smg_engine_running_requests", &[]), 8);
+    let list = rig.get("/workers").await.json();
+    let path = format!("/workers/{}", list["workers"][0]["id"].as_str().unwrap());
+    assert_eq!(rig.ask("PATCH", &path, r#"{"priority":1}"#).await.status, 200);
+    settle().await;
+    let shown = rig.count("smg_engine_running_requests", &[]);
+    assert_eq!(shown, 8, "a change does not hide what an engine said");
 }
 
 #[tokio::test(start_paused = true)]
