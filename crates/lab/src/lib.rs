@@ -6,5 +6,8 @@ pub mod bench;
 pub mod demo;
 pub mod dice;
 pub mod engine;
+pub mod pick_bench;
 pub mod player;
+pub mod prefix_study;
 pub mod simulator;
+pub mod traces;

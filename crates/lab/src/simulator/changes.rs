@@ -111,7 +111,11 @@ impl Play {
         let id = WorkerId(u32::try_from(at).ok()?);
         self.trail.say(|| format!("{} {id:?}", if listed { "return" } else { "remove" }));
         if listed {
+            // Whoever registers has proven well.
+            seen.ailing = 0;
             self.shell.put_back(id);
+            let worker = &self.shell.members.get(at)?.worker;
+            AILMENTS.iter().for_each(|(_, set)| set(worker, true));
             return Some(Change::Won(id));
         }
         self.shell.remove(id);

@@ -11,7 +11,7 @@ use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
 use smg_decide::keys::{self, Places, Treatment};
 use smg_decide::pins::table::{Table, Turn};
 use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules, Step};
-use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt};
+use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt, Receipt};
 
 use super::fault::Fault;
 use super::request::{OWN, Request};
@@ -83,6 +83,8 @@ pub(super) struct Flight {
     /// Whether it is a probe of a half-open breaker.
     probe: bool,
     key: Option<(Seat, KeyHash)>,
+    /// What the policy remembered when the choice was committed.
+    receipt: Receipt,
 }
 
 /// Which table counts a key.
@@ -221,15 +223,15 @@ impl Shell {
         let Turn::Fly { worker, outcome, proposal_used, first } = turn else {
             return None;
         };
+        let mut receipt = Receipt::default();
         let delegates = self.mode(seat) == Assignment::Delegate;
         if delegates && (proposal_used || self.is(Fault::FalseCommit)) {
             let proposal = group.workers.get(at)?;
-            with_ask(&request, &asking, |ask| {
-                group.policy.commit(ask, proposal);
-            });
+            receipt = with_ask(&request, &asking, |ask| group.policy.commit(ask, proposal));
         }
         let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
         let flight = fly((&request, &asking), &group, at, (Some((seat, hash)), first))?;
+        let flight = Flight { receipt, ..flight };
         Some((flight, Told { outcome: Some(outcome), proposal_used, first }))
     }
 
@@ -247,23 +249,24 @@ impl Shell {
                 return Some(Choice::Nobody(Step::Place));
             };
             let worker = group.workers.get(at)?;
-            group.policy.commit(ask, worker);
+            let receipt = group.policy.commit(ask, worker);
             let key = asking.hash.map(|hash| (Seat::Override, hash));
             let first = key.is_some_and(|(seat, hash)| self.table(seat).enter(hash, worker.id));
             let outcome =
                 (asking.treatment == Treatment::PinManual).then_some(Outcome::NoRoutingId);
             let told = Told { outcome, proposal_used: true, first };
-            Some(Choice::Flies(fly((request, asking), &group, at, (key, first))?, told))
+            let flight = fly((request, asking), &group, at, (key, first))?;
+            Some(Choice::Flies(Flight { receipt, ..flight }, told))
         })
     }
 
     /// A request ended like that; true if it was its key's last there. Fails where a count would
     /// fall below zero.
     pub(super) fn end(&mut self, flight: &Flight, mark: Mark, now: u32) -> Result<bool, String> {
-        let Flight { request, worker, asking, group, charge, probe, key } = flight;
+        let Flight { request, worker, asking, group, charge, probe, key, receipt } = flight;
         worker.record(mark, millis(now));
         if mark == Mark::Failure {
-            with_ask(request, asking, |ask| group.policy.undo(ask, worker));
+            with_ask(request, asking, |ask| group.policy.undo(ask, worker, *receipt));
         }
         if *probe {
             worker.release();
@@ -400,7 +403,8 @@ fn fly(
         worker.key_begins();
     }
     let (request, asking) = (Rc::clone(request), asking.clone());
-    Some(Flight { request, worker, asking, group: Arc::clone(group), charge, probe, key })
+    let (group, receipt) = (Arc::clone(group), Receipt::default());
+    Some(Flight { request, worker, asking, group, charge, probe, key, receipt })
 }
 
 /// Who may take the request, at the moment its choice began.
