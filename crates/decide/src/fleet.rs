@@ -72,16 +72,27 @@ pub struct Worker {
     pub leg: Leg,
     healthy: AtomicBool,
     vetoed: AtomicBool,
-    rules: breaker::Rules,
-    breaker: Mutex<Breaker>,
+    breaker: Mutex<Guard>,
     /// Whether the breaker has anything to remember; when not, nobody has to lock it.
     troubled: AtomicBool,
+    /// With [`LEAVING`] beside the count, so that whoever ends the last request of a worker that
+    /// leaves is told so exactly then.
     in_flight: AtomicU32,
     keys_in_flight: AtomicU32,
     processed: AtomicU64,
     load: Load,
     placed: Placed,
 }
+
+/// A breaker and what it goes by.
+#[derive(Debug)]
+struct Guard {
+    rules: breaker::Rules,
+    breaker: Breaker,
+}
+
+/// The bit of [`Worker::in_flight`] that is set once the worker is to take no more.
+const LEAVING: u32 = 1 << 31;
 
 impl Worker {
     /// A worker that has not passed a health check yet.
@@ -93,8 +104,7 @@ impl Worker {
             leg,
             healthy: AtomicBool::new(false),
             vetoed: AtomicBool::new(false),
-            rules: breaker::Rules::OFF,
-            breaker: Mutex::default(),
+            breaker: Mutex::new(Guard { rules: breaker::Rules::OFF, breaker: Breaker::default() }),
             troubled: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             keys_in_flight: AtomicU32::new(0),
@@ -107,7 +117,21 @@ impl Worker {
     /// The same with a circuit breaker.
     #[must_use]
     pub fn guarded(self, rules: breaker::Rules) -> Self {
-        Self { rules, ..self }
+        self.set_rules(rules);
+        self
+    }
+
+    /// Gives its breaker other rules; one that is turned off closes, which is told.
+    pub fn set_rules(&self, rules: breaker::Rules) -> Option<Told> {
+        let mut guard = self.lock();
+        guard.rules = rules;
+        let before = guard.breaker.state;
+        if rules.failures.is_none() {
+            (guard.breaker.state, guard.breaker.run) = (State::Closed, 0);
+        }
+        self.troubled.store(guard.breaker.is_troubled(), Ordering::Relaxed);
+        let breaker = guard.breaker;
+        (before != breaker.state).then_some(Told { breaker, turned: Some((before, breaker.state)) })
     }
 
     /// Whether a request may be sent there (000, "Reuse and Failover"): healthy, its breaker not
@@ -123,7 +147,7 @@ impl Worker {
     /// Out of line, because a choice asks every worker and hardly any is in trouble.
     #[cold]
     fn admits(&self, now: u64) -> bool {
-        self.lock().admits(&self.rules, now)
+        self.lock().admits(now)
     }
 
     /// Whether overload protection keeps requests away from it.
@@ -140,7 +164,7 @@ impl Worker {
     /// Its breaker as it stands.
     #[must_use]
     pub fn breaker(&self) -> Breaker {
-        *self.lock()
+        self.lock().breaker
     }
 
     /// Tells the breaker how an attempt ended; `None` when that changed nothing worth showing.
@@ -149,15 +173,16 @@ impl Worker {
         if fine {
             return None;
         }
-        let mut breaker = self.lock();
+        let mut guard = self.lock();
+        let Guard { rules, breaker } = &mut *guard;
         let before = breaker.state;
-        breaker.record(outcome, &self.rules, now);
+        breaker.record(outcome, rules, now);
         self.troubled.store(breaker.is_troubled(), Ordering::Relaxed);
         let turned = (before != breaker.state).then_some((before, breaker.state));
         Some(Told { breaker: *breaker, turned })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Breaker> {
+    fn lock(&self) -> MutexGuard<'_, Guard> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -175,7 +200,7 @@ impl Worker {
     /// Requests of this gateway in flight there, from choice to the last byte of the answer.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
+        self.in_flight.load(Ordering::Relaxed) & !LEAVING
     }
 
     /// Distinct routing keys with requests in flight there; what `min_group` balances.
@@ -215,24 +240,32 @@ impl Worker {
         if !self.troubled.load(Ordering::Relaxed) {
             return None;
         }
-        let mut breaker = self.lock();
+        let mut guard = self.lock();
+        let Guard { rules, breaker } = &mut *guard;
         let before = breaker.state;
-        let probe = breaker.pass(&self.rules, now);
+        let probe = breaker.pass(rules, now);
         let turned = (before != breaker.state).then_some((before, breaker.state));
         probe.then_some(Told { breaker: *breaker, turned })
     }
 
     /// A probe ended.
     pub fn release(&self) {
-        let mut breaker = self.lock();
-        breaker.release();
-        self.troubled.store(breaker.is_troubled(), Ordering::Relaxed);
+        let mut guard = self.lock();
+        guard.breaker.release();
+        self.troubled.store(guard.breaker.is_troubled(), Ordering::Relaxed);
     }
 
-    /// That request ended. Pairs with exactly one [`Self::begin`].
-    pub fn end(&self, charge: Charge) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    /// That request ended. Pairs with exactly one [`Self::begin`]. True if it was the last one of a
+    /// worker that leaves.
+    pub fn end(&self, charge: Charge) -> bool {
         self.load.discharge(charge);
+        self.in_flight.fetch_sub(1, Ordering::AcqRel) == LEAVING | 1
+    }
+
+    /// It was removed from the fleet. True if nothing is in flight there; if not, [`Self::end`]
+    /// tells when.
+    pub fn leave(&self) -> bool {
+        self.in_flight.fetch_or(LEAVING, Ordering::AcqRel) & !LEAVING == 0
     }
 
     /// A key has its first request in flight there.
@@ -241,8 +274,19 @@ impl Worker {
     }
 
     /// A key has no request in flight there any more.
+    ///
+    /// A worker that left and came back under its old id has not seen a key begin whose first request
+    /// is still in flight at its former self: the count stops at 0.
     pub fn key_ends(&self) -> u32 {
-        self.keys_in_flight.fetch_sub(1, Ordering::Relaxed) - 1
+        let less = |count: u32| count.checked_sub(1);
+        let before = self.keys_in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        before.map_or(0, |before| before - 1)
+    }
+}
+
+impl Guard {
+    const fn admits(&self, now: u64) -> bool {
+        self.breaker.admits(&self.rules, now)
     }
 }
 
@@ -267,6 +311,35 @@ mod tests {
         assert_eq!(told.turned, Some((State::Closed, State::Open)));
         assert!(!worker.available(99) && worker.healthy());
         assert!(worker.available(100));
+    }
+
+    #[test]
+    fn who_ends_the_last_request_of_a_worker_that_leaves_is_told() {
+        let worker = Worker::new(WorkerId(1), "http://w", Leg::Regular);
+        let (first, second) = (worker.begin(None), worker.begin(None));
+        assert!(!worker.leave());
+        assert_eq!(worker.in_flight(), 2);
+        assert!(!worker.end(first) && worker.end(second));
+        assert!(worker.leave() && worker.in_flight() == 0);
+        let idle = Worker::new(WorkerId(1), "http://w", Leg::Regular);
+        let charge = idle.begin(None);
+        assert!(!idle.end(charge) && idle.leave());
+        assert_eq!(idle.key_ends(), 0, "a key of its former self");
+    }
+
+    #[test]
+    fn a_breaker_that_is_turned_off_closes() {
+        let worker = Worker::new(WorkerId(1), "http://w", Leg::Regular).guarded(RULES);
+        worker.set_healthy(true);
+        for _ in 0..2 {
+            worker.record(Outcome::Failure, 0);
+        }
+        assert!(worker.set_rules(breaker::Rules { timeout_ms: 10, ..RULES }).is_none());
+        assert!(!worker.available(9) && worker.available(10));
+        let told = worker.set_rules(breaker::Rules::OFF).unwrap();
+        assert_eq!(told.turned, Some((State::Open, State::Closed)));
+        assert!(worker.available(0));
+        assert_eq!(worker.breaker().state, State::Closed);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What an operator asks: health, workers, models, metrics. Lists are written on the control
 //! runtime, so that a long one never delays a token.
 
+mod workers;
+
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -10,34 +12,44 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use smg_wire::error::Refusal;
-use smg_wire::route::{Dialect, Route};
+use smg_wire::route::{Dialect, Route, Row};
 use tokio::net::TcpListener;
 
-use crate::edge::{Reply, json as json_reply, refuse};
-use crate::fleet::Upstream;
+use crate::edge::{Reply, closing, json as json_reply, refuse};
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
 use crate::tasks;
 
 /// Answers a route that is no inference.
-pub(crate) async fn answer(gw: &Arc<Gateway>, route: Route) -> Reply {
-    match route {
-        Route::Readiness => readiness(gw),
-        Route::Workers => on_control(gw, workers).await,
-        Route::Models => on_control(gw, models).await,
-        _ => Response::new(ReplyBody::whole("OK")),
-    }
+pub(crate) async fn answer(
+    gw: &Arc<Gateway>,
+    row: &'static Row,
+    request: Request<Incoming>,
+) -> Reply {
+    let answered = match row.route {
+        Route::Readiness => Ok(readiness(gw)),
+        Route::Workers | Route::Worker => workers::answer(gw, row, request).await,
+        Route::Models => on_control(gw, |gw| Ok(json_reply(models(gw).to_string()))).await,
+        _ => Ok(Response::new(ReplyBody::whole("OK"))),
+    };
+    answered.unwrap_or_else(|refusal| {
+        let reply = refuse(&refusal, Dialect::OpenAi);
+        // Nobody reads the rest of what is too large.
+        if refusal.status == StatusCode::PAYLOAD_TOO_LARGE { closing(reply) } else { reply }
+    })
 }
 
-async fn on_control(gw: &Arc<Gateway>, write: fn(&Gateway) -> Value) -> Reply {
+/// Does what may take a while where it delays no request.
+async fn on_control(
+    gw: &Arc<Gateway>,
+    work: impl FnOnce(&Arc<Gateway>) -> Result<Reply, Refusal> + Send + 'static,
+) -> Result<Reply, Refusal> {
     let shared = Arc::clone(gw);
-    let written = async move { write(&shared).to_string() };
-    match tasks::spawn_on(&gw.control, "list", written).await {
-        Ok(text) => json_reply(text),
+    match tasks::spawn_on(&gw.control, "admin", async move { work(&shared) }).await {
+        Ok(done) => done,
         Err(error) => {
-            let what = format!("The list could not be written: {error}.");
-            let refusal = Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", what);
-            refuse(&refusal, Dialect::OpenAi)
+            let what = format!("This could not be done: {error}.");
+            Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", what))
         }
     }
 }
@@ -66,39 +78,11 @@ fn readiness(gw: &Gateway) -> Reply {
     reply
 }
 
-fn workers(gw: &Gateway) -> Value {
-    let fleet = gw.fleet.load();
-    let workers: Vec<_> = fleet.upstreams.iter().map(|upstream| worker(upstream)).collect();
-    let total = workers.len();
-    json!({
-        "workers": workers,
-        "total": total,
-        "stats": {"prefill_count": 0, "decode_count": 0, "regular_count": total},
-    })
-}
-
-fn worker(upstream: &Upstream) -> Value {
-    let card = &upstream.card;
-    let models: Vec<_> = card.models.iter().map(|id| json!({"id": &**id})).collect();
-    json!({
-        "id": upstream.uuid.to_string(),
-        "url": upstream.worker.url,
-        "model_id": card.models.first().map(|id| &**id),
-        "models": models,
-        "worker_type": upstream.worker.leg.as_str(),
-        "connection_mode": "http",
-        "runtime_type": card.runtime,
-        "labels": card.labels,
-        "is_healthy": upstream.worker.healthy(),
-        "status": upstream.state().as_str(),
-        "load": upstream.worker.in_flight(),
-        "http2": false,
-    })
-}
-
 fn models(gw: &Gateway) -> Value {
     let fleet = gw.fleet.load();
-    let mut names: Vec<_> = fleet.models.keys().collect();
+    // Under its alias a model is served, not listed.
+    let listed = |name: &&Arc<str>| !gw.settings.aliases.contains_key(&***name);
+    let mut names: Vec<_> = fleet.models.keys().filter(listed).collect();
     names.sort();
     let data: Vec<_> = names
         .into_iter()

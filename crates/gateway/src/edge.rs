@@ -97,7 +97,7 @@ async fn answer(gw: &Arc<Gateway>, request: Request<Incoming>) -> Reply {
     let mut reply = match (refused(gw, row, &request), &row.inference) {
         (Some(refused), _) => refused,
         (None, Some(inference)) => serve::serve(gw, row.route, inference, request).await,
-        (None, None) => admin::answer(gw, row.route).await,
+        (None, None) => admin::answer(gw, row, request).await,
     };
     reply.headers_mut().insert(REQUEST_ID, id);
     call.head_ready();

@@ -5,6 +5,7 @@ mod discover;
 mod health;
 mod loads;
 mod register;
+mod spec;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,12 +19,15 @@ use smg_decide::place::{
     Assignment, Bucket, CacheAware, ConsistentHashing, LeastLoad, Manual, Passthrough, Policy,
     PowerOfTwo, PrefixHash, Random, Reads, RoundRobin,
 };
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 pub(crate) use self::discover::Card;
-pub(crate) use self::register::tend;
+pub(crate) use self::register::{Newcomer, change, enlist, remove, tend};
+pub(crate) use self::spec::{Spec, Terms, Wrong, ignored};
 
-use crate::settings::{BreakerRules, Placement, PolicyName};
+use crate::settings::{Placement, PolicyName};
 use crate::telemetry::{BranchMeters, Meters, ModelMeters, WorkerMeters};
 use crate::upstream::{Origin, Pool};
 
@@ -40,16 +44,79 @@ pub(crate) struct Upstream {
     pub(crate) uuid: Uuid,
     /// What it said of itself.
     pub(crate) card: Card,
+    /// Which of its engine's data-parallel ranks it is, when each is a worker.
+    pub(crate) rank: Option<Rank>,
+    /// What the operator said of it, and what that comes to.
+    pub(crate) terms: ArcSwap<Terms>,
+    /// Told when the last request of a worker that leaves has ended.
+    pub(crate) drained: Notify,
     health: Mutex<Health>,
+    tasks: Mutex<Tending>,
+}
+
+/// The tasks that go on for as long as a worker is registered.
+#[derive(Debug, Default)]
+struct Tending {
+    /// Those that go by its terms.
+    held: Vec<AbortHandle>,
+    /// Those that no change concerns.
+    kept: Vec<AbortHandle>,
+    /// It has drained: whoever comes with tasks now is too late.
+    over: bool,
+}
+
+/// A data-parallel rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rank {
+    /// Its number.
+    pub(crate) at: u32,
+    /// How many there are.
+    pub(crate) of: u32,
 }
 
 impl Upstream {
     /// Where its health checks stand.
     pub(crate) fn state(&self) -> State {
-        self.lock().state
+        self.lock_health().state
     }
 
-    fn lock(&self) -> MutexGuard<'_, Health> {
+    /// Counts it as healthy, as nobody checks any more.
+    fn trust(&self) {
+        *self.lock_health() = Health::proven();
+        self.worker.set_healthy(true);
+        self.meters.trusted();
+    }
+
+    /// Puts these tasks in the place of those that went by its terms.
+    fn tended_by(&self, tasks: Vec<AbortHandle>) {
+        let mut tending = self.lock_tasks();
+        let ended = if tending.over { tasks } else { std::mem::replace(&mut tending.held, tasks) };
+        ended.iter().for_each(AbortHandle::abort);
+    }
+
+    /// Adds a task that goes on whatever its terms.
+    fn tended_for_good_by(&self, task: AbortHandle) {
+        let mut tending = self.lock_tasks();
+        if tending.over {
+            task.abort();
+        } else {
+            tending.kept.push(task);
+        }
+    }
+
+    /// Ends its tasks for good.
+    fn tended_no_more(&self) {
+        let mut tending = self.lock_tasks();
+        tending.over = true;
+        let Tending { held, kept, .. } = &mut *tending;
+        held.drain(..).chain(kept.drain(..)).for_each(|task| task.abort());
+    }
+
+    fn lock_tasks(&self) -> MutexGuard<'_, Tending> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_health(&self) -> MutexGuard<'_, Health> {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -74,6 +141,8 @@ pub(crate) struct Fleet {
     /// Sorted by id, which is the order of first registration.
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     pub(crate) models: HashMap<Arc<str>, Arc<Group>>,
+    /// Whether some worker wants request bodies edited.
+    pub(crate) mutates: bool,
     /// Whether the default or any model's policy reads the prompt (001, rule 2).
     pub(crate) reads_prompt: bool,
 }
@@ -84,7 +153,6 @@ pub(crate) struct Roster {
     current: ArcSwap<Fleet>,
     placement: Placement,
     assignment: Assignment,
-    breaker: BreakerRules,
     /// What a model's policy is made after; places nothing itself.
     default: Arc<dyn Policy>,
     changing: Mutex<Changing>,
@@ -94,9 +162,42 @@ pub(crate) struct Roster {
 struct Changing {
     /// Every address ever seen, so that a worker that comes back finds its pins.
     ids: HashMap<Box<str>, WorkerId>,
-    /// Configured workers that have not registered yet.
-    pending: usize,
+    /// Workers that have not registered yet.
+    pending: HashMap<Uuid, Pending>,
 }
+
+/// A worker that has not registered yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    pub(crate) url: Box<str>,
+    /// Why not, in words; empty before the first attempt.
+    pub(crate) why: String,
+    /// Named at start, so that the gateway is not whole without it.
+    configured: bool,
+    task: Option<AbortHandle>,
+}
+
+/// Why a worker is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unwanted {
+    /// Its address is registered, or about to be.
+    Known,
+    /// There are [`MAX_WORKERS`] already.
+    Full,
+}
+
+/// A worker that has proven ready.
+pub(crate) struct Arrival {
+    pub(crate) id: Uuid,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) card: Card,
+    pub(crate) terms: Terms,
+    /// Ranks that become a worker each.
+    pub(crate) ranks: Option<u32>,
+}
+
+/// Workers that may be registered through the API.
+pub(crate) const MAX_WORKERS: usize = 10_000;
 
 impl Changing {
     fn intern(&mut self, url: &str) -> WorkerId {
@@ -107,20 +208,38 @@ impl Changing {
         self.ids.insert(url.into(), id);
         id
     }
+
+    fn await_one(&mut self, origin: &Origin, configured: bool) -> Uuid {
+        let id = Uuid::new_v4();
+        let (url, why) = (origin.url().into(), String::new());
+        self.pending.insert(id, Pending { url, why, configured, task: None });
+        id
+    }
+}
+
+impl Pending {
+    /// Ends the attempts to register it.
+    fn end(&self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+impl Fleet {
+    /// The worker of this id.
+    pub(crate) fn find(&self, id: Uuid) -> Option<&Arc<Upstream>> {
+        self.upstreams.iter().find(|upstream| upstream.uuid == id)
+    }
 }
 
 impl Roster {
     /// An empty fleet. `assignment` is how `manual` places.
-    pub(crate) fn new(
-        mut placement: Placement,
-        assignment: Assignment,
-        breaker: BreakerRules,
-    ) -> Self {
+    pub(crate) fn new(mut placement: Placement, assignment: Assignment) -> Self {
         // Clients must not be able to make prompts that collide.
         placement.cache.seed = rand::random();
         let default = make_policy(placement.policy, &placement, assignment);
         Self {
-            breaker,
             current: ArcSwap::new(Arc::new(Fleet {
                 reads_prompt: default.reads() == Reads::Prompt,
                 ..Fleet::default()
@@ -154,50 +273,148 @@ impl Roster {
 
     /// Configured workers that have not registered yet.
     pub(crate) fn pending(&self) -> usize {
-        self.lock().pending
+        self.lock().pending.values().filter(|pending| pending.configured).count()
+    }
+
+    /// The worker of this id that has not registered yet.
+    pub(crate) fn find_pending(&self, id: Uuid) -> Option<Pending> {
+        self.lock().pending.get(&id).cloned()
     }
 
     /// Announces configured workers. They get their ids here, in the order in which they were
     /// named: whoever answers first would otherwise be worker 0 of `X-SMG-Target-Worker`.
-    pub(crate) fn expect(&self, workers: &[Origin]) {
+    pub(crate) fn expect(&self, workers: &[Origin]) -> Vec<Uuid> {
         let mut changing = self.lock();
-        changing.pending += workers.len();
-        for origin in workers {
+        let expected = workers.iter().map(|origin| {
             changing.intern(origin.url());
+            changing.await_one(origin, true)
+        });
+        expected.collect()
+    }
+
+    /// Takes a worker in that will register.
+    fn accept(&self, origin: &Origin) -> Result<Uuid, Unwanted> {
+        let mut changing = self.lock();
+        let fleet = self.current.load();
+        let mut pending = changing.pending.values();
+        let mut registered = fleet.upstreams.iter();
+        if pending.any(|pending| *pending.url == *origin.url())
+            || registered.any(|upstream| upstream.pool.origin().url() == origin.url())
+        {
+            return Err(Unwanted::Known);
+        }
+        if changing.pending.len() + fleet.upstreams.len() >= MAX_WORKERS {
+            return Err(Unwanted::Full);
+        }
+        Ok(changing.await_one(origin, false))
+    }
+
+    /// Says which task registers a worker, so that its removal ends it.
+    fn registered_by(&self, id: Uuid, task: AbortHandle) {
+        match self.lock().pending.get_mut(&id) {
+            Some(pending) => pending.task = Some(task),
+            // Removed before this was said; a task that has just registered it is over either way.
+            None => task.abort(),
         }
     }
 
-    fn give_up_one(&self) {
-        let mut changing = self.lock();
-        changing.pending = changing.pending.saturating_sub(1);
+    /// Notes why a worker has not registered yet.
+    fn not_yet(&self, id: Uuid, why: &str) {
+        if let Some(pending) = self.lock().pending.get_mut(&id) {
+            why.clone_into(&mut pending.why);
+        }
     }
 
-    /// Registers a worker that has proven ready.
-    fn add(&self, pool: Arc<Pool>, card: Card, meters: &Meters) -> Arc<Upstream> {
+    fn give_up(&self, id: Uuid) -> Option<Pending> {
+        self.lock().pending.remove(&id)
+    }
+
+    /// Registers a worker that has proven ready, or each of its ranks; none if it was removed
+    /// meanwhile.
+    fn add(&self, arrival: Arrival, meters: &Meters) -> Vec<Arc<Upstream>> {
         let mut changing = self.lock();
-        let id = changing.intern(pool.origin().url());
-        let worker = Worker::new(id, pool.origin().url(), Leg::Regular).guarded(self.breaker);
-        worker.set_healthy(true);
-        let worker = Arc::new(worker);
-        let upstream = Arc::new(Upstream {
-            meters: meters.workers.worker(&worker),
-            // A URL that parsed holds no byte a header may not.
-            routed: HeaderValue::from_str(&worker.url)
-                .unwrap_or_else(|_| HeaderValue::from_static("unprintable")),
-            uuid: Uuid::new_v4(),
-            card,
-            health: Mutex::new(Health::proven()),
-            worker,
-            pool,
-        });
-        upstream.meters.checked(true, true);
-        changing.pending = changing.pending.saturating_sub(1);
+        if changing.pending.remove(&arrival.id).is_none() {
+            return Vec::new();
+        }
+        let Arrival { id, pool, card, terms, ranks } = arrival;
+        let terms = Arc::new(terms);
+        let mut added = Vec::new();
+        for at in 0..ranks.unwrap_or(1) {
+            let rank = ranks.map(|of| Rank { at, of });
+            let uuid = if at == 0 { id } else { Uuid::new_v4() };
+            let url = pool.origin().url();
+            let url = rank.map_or_else(|| url.to_owned(), |rank| format!("{url}@{}", rank.at));
+            let worker = Worker::new(changing.intern(&url), url, Leg::Regular);
+            let worker = Arc::new(worker.guarded(terms.breaker));
+            worker.set_healthy(true);
+            let upstream = Arc::new(Upstream {
+                meters: meters.workers.worker(&worker),
+                // A URL that parsed holds no byte a header may not.
+                routed: HeaderValue::from_str(&worker.url)
+                    .unwrap_or_else(|_| HeaderValue::from_static("unprintable")),
+                uuid,
+                card: card.clone(),
+                rank,
+                terms: ArcSwap::new(Arc::clone(&terms)),
+                drained: Notify::new(),
+                health: Mutex::new(Health::proven()),
+                tasks: Mutex::default(),
+                worker,
+                pool: Arc::clone(&pool),
+            });
+            upstream.meters.checked(true, true);
+            added.push(upstream);
+        }
         let old = self.load();
-        let mut upstreams: Vec<_> =
-            old.upstreams.iter().chain([&upstream]).map(Arc::clone).collect();
+        let mut upstreams: Vec<_> = old.upstreams.iter().chain(&added).map(Arc::clone).collect();
         upstreams.sort_by_key(|upstream| upstream.worker.id);
-        self.current.store(Arc::new(self.build(&old, upstreams, meters)));
-        upstream
+        self.store(&old, upstreams, meters);
+        added
+    }
+
+    /// Takes a registered worker out: no request chooses it from now on.
+    fn take_out(&self, id: Uuid, meters: &Meters) -> Option<Arc<Upstream>> {
+        let _changing = self.lock();
+        let old = self.load();
+        let gone = Arc::clone(old.find(id)?);
+        let rest = old.upstreams.iter().filter(|upstream| upstream.uuid != id);
+        self.store(&old, rest.map(Arc::clone).collect(), meters);
+        for group in gone.card.models.iter().filter_map(|model| old.models.get(model)) {
+            group.policy.forget(gone.worker.id);
+        }
+        Some(gone)
+    }
+
+    /// Gives a registered worker other terms; `None` when it is not registered any more.
+    fn amend(
+        &self,
+        id: Uuid,
+        meters: &Meters,
+        change: impl FnOnce(&Upstream) -> Result<Terms, Wrong>,
+    ) -> Option<Result<Arc<Upstream>, Wrong>> {
+        let _changing = self.lock();
+        let old = self.load();
+        let upstream = Arc::clone(old.find(id)?);
+        let terms = match change(&upstream) {
+            Ok(terms) => Arc::new(terms),
+            Err(wrong) => return Some(Err(wrong)),
+        };
+        if let Some(told) = upstream.worker.set_rules(terms.breaker) {
+            upstream.meters.breaker.show(&told);
+        }
+        upstream.pool.set_rules(terms.connections);
+        upstream.terms.store(terms);
+        // Its label may ask for another policy.
+        self.store(&old, old.upstreams.clone(), meters);
+        Some(Ok(upstream))
+    }
+
+    fn store(&self, old: &Fleet, upstreams: Vec<Arc<Upstream>>, meters: &Meters) {
+        let new = self.build(old, upstreams, meters);
+        for model in old.models.keys().filter(|model| !new.models.contains_key(*model)) {
+            meters.workers.drop_pool(Leg::Regular, model);
+        }
+        self.current.store(Arc::new(new));
     }
 
     /// A snapshot over `upstreams`; a model that was there keeps its policy and its counters.
@@ -213,10 +430,11 @@ impl Roster {
             (model, Arc::new(group))
         });
         let models: HashMap<_, Arc<Group>> = models.collect();
+        let mutates = upstreams.iter().any(|upstream| upstream.rank.is_some());
         let reads = |policy: &dyn Policy| policy.reads() == Reads::Prompt;
         let reads_prompt =
             reads(&*self.default) || models.values().any(|group| reads(&*group.policy));
-        Fleet { models, reads_prompt, upstreams }
+        Fleet { models, mutates, reads_prompt, upstreams }
     }
 
     fn group(
@@ -254,7 +472,9 @@ impl Roster {
 
 /// The policy that the workers of a model ask for: the first valid label `policy` decides.
 fn policy_of(upstreams: &[Arc<Upstream>]) -> Option<PolicyName> {
-    upstreams.iter().find_map(|upstream| PolicyName::named(upstream.card.labels.get("policy")?))
+    let named =
+        |upstream: &Arc<Upstream>| PolicyName::named(upstream.terms.load().labels.get("policy")?);
+    upstreams.iter().find_map(named)
 }
 
 fn make_policy(name: PolicyName, placement: &Placement, assignment: Assignment) -> Arc<dyn Policy> {
@@ -276,8 +496,8 @@ fn make_policy(name: PolicyName, placement: &Placement, assignment: Assignment) 
 mod tests {
     use super::*;
 
-    use crate::settings::Connections;
     use crate::settings::testing::placement;
+    use crate::settings::{BreakerRules, Connections};
     use crate::upstream::TcpDial;
 
     const PLACEMENT: Placement = placement(PolicyName::RoundRobin);
@@ -288,8 +508,19 @@ mod tests {
             max_idle: 1,
             connect_timeout: std::time::Duration::from_secs(1),
         };
-        let pool = Pool::new(Origin::parse(url).unwrap(), connections, Arc::new(TcpDial));
-        roster.add(Arc::new(pool), card, meters);
+        let origin = Origin::parse(url).unwrap();
+        let known = roster.lock().pending.iter().find(|(_, p)| *p.url == *url).map(|(id, _)| *id);
+        let id = known.unwrap_or_else(|| roster.accept(&origin).unwrap());
+        let terms = Terms {
+            labels: card.labels.clone(),
+            spec: Spec::default(),
+            checks: None,
+            timeout: None,
+            breaker: BreakerRules::OFF,
+            connections,
+        };
+        let pool = Arc::new(Pool::new(origin, connections, Arc::new(TcpDial)));
+        roster.add(Arrival { id, pool, card, terms, ranks: None }, meters);
     }
 
     fn card(model: &str, policy: Option<&str>) -> Card {
@@ -299,7 +530,7 @@ mod tests {
 
     #[test]
     fn workers_stand_in_the_order_in_which_they_were_named_not_in_which_they_answered() {
-        let roster = Roster::new(PLACEMENT, Assignment::Random, BreakerRules::OFF);
+        let roster = Roster::new(PLACEMENT, Assignment::Random);
         let meters = Meters::new(&[1.0]).unwrap();
         let urls = ["http://w1", "http://w2", "http://w3"];
         roster.expect(&urls.map(|url| Origin::parse(url).unwrap()));
@@ -313,6 +544,22 @@ mod tests {
     }
 
     #[test]
+    fn there_are_so_many_workers_and_no_more() {
+        let roster = Roster::new(PLACEMENT, Assignment::Random);
+        let origin = |n: usize| Origin::parse(&format!("http://w{n}")).unwrap();
+        let first = roster.accept(&origin(0)).unwrap();
+        assert_eq!(roster.accept(&origin(0)), Err(Unwanted::Known));
+        let mut changing = roster.lock();
+        for n in 1..MAX_WORKERS {
+            changing.await_one(&origin(n), false);
+        }
+        drop(changing);
+        assert_eq!(roster.accept(&origin(MAX_WORKERS)), Err(Unwanted::Full));
+        roster.give_up(first);
+        assert!(roster.accept(&origin(MAX_WORKERS)).is_ok());
+    }
+
+    #[test]
     fn every_policy_goes_by_its_own_name() {
         for name in PolicyName::ALL {
             assert_eq!(make_policy(name, &PLACEMENT, Assignment::Random).name(), name.as_str());
@@ -322,10 +569,8 @@ mod tests {
 
     #[test]
     fn the_first_valid_label_of_a_model_decides_its_policy() {
-        let (roster, meters) = (
-            Roster::new(PLACEMENT, Assignment::Random, BreakerRules::OFF),
-            Meters::new(&[1.0]).unwrap(),
-        );
+        let (roster, meters) =
+            (Roster::new(PLACEMENT, Assignment::Random), Meters::new(&[1.0]).unwrap());
         let policy = |model: &str| Arc::clone(&roster.load().models[model].policy);
         for (url, model, label, expected) in [
             ("http://w1", "a", None, "round_robin"),

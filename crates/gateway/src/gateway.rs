@@ -31,6 +31,9 @@ pub struct Gateway {
     pub(crate) clock: Clock,
     /// Where work that must not delay a request runs.
     pub(crate) control: Handle,
+    pub(crate) settings: Arc<Settings>,
+    /// The way to workers yet to come.
+    pub(crate) dial: Arc<dyn Dial>,
 }
 
 /// What bounds a request.
@@ -55,10 +58,10 @@ impl Gateway {
     ) -> io::Result<Arc<Self>> {
         let settings = Arc::new(settings);
         let assignment = settings.sticky.assignment.unwrap_or(Assignment::Random);
-        let fleet = Roster::new(settings.placement, assignment, settings.breaker);
+        let fleet = Roster::new(settings.placement, assignment);
         let clock = Clock::start();
         // Before pins are restored, which knows addresses too.
-        fleet.expect(&settings.workers);
+        let expected = fleet.expect(&settings.workers);
         let gw = Arc::new(Self {
             session: Session::new(settings.sticky.clone(), &fleet, clock),
             clock,
@@ -72,17 +75,19 @@ impl Gateway {
             meters: Meters::new(&settings.duration_buckets).map_err(io::Error::other)?,
             drain: Drain::default(),
             control,
+            settings,
+            dial,
         });
-        gw.tend(&settings, &dial);
+        gw.tend(expected);
         Ok(gw)
     }
 
-    fn tend(self: &Arc<Self>, settings: &Arc<Settings>, dial: &Arc<dyn Dial>) {
+    fn tend(self: &Arc<Self>, expected: Vec<uuid::Uuid>) {
         let _on_control = self.control.enter();
-        fleet::tend(self, settings, dial);
+        fleet::tend(self, expected);
         let gw = Arc::clone(self);
         tasks::spawn("sweep", async move { gw.session.sweep(&gw.meters.sticky).await });
-        if let Some(interval) = settings.index_sweep {
+        if let Some(interval) = self.settings.index_sweep {
             let gw = Arc::clone(self);
             tasks::spawn("index", async move {
                 loop {

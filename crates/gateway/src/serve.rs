@@ -17,6 +17,7 @@ use smg_decide::place::Candidates;
 use smg_decide::retry::{Attempts, Chances, Sent, Verdict};
 use smg_wire::error::Refusal;
 use smg_wire::header::ROUTED_WORKER;
+use smg_wire::json::splice::{self, Edit};
 use smg_wire::json::{Bad, Fields};
 use smg_wire::route::{Inference, Route};
 use tokio::time::Instant;
@@ -75,7 +76,10 @@ async fn carry_out(
     let body = body::take(body, gw.limits.bodies.max_payload).await?;
     let fields = Fields::read(&body, inference.required).map_err(bad_body)?;
     let stream = fields.stream();
-    let group = model(gw, &gw.fleet.load(), fields.model().map_err(bad_body)?);
+    let named = fields.model().map_err(bad_body)?;
+    let alias = named.as_deref().and_then(|name| gw.settings.aliases.get(name));
+    let outgoing = alias.map_or_else(|| body.clone(), |model| renamed(&body, model));
+    let group = model(gw, &gw.fleet.load(), alias.map(Cow::from).or(named));
     if let Ok(group) = &group {
         *meters = Arc::clone(&group.meters);
     }
@@ -85,7 +89,7 @@ async fn carry_out(
     let prompt = prompt::wanted(&*group.policy, inference, &head, &fields);
     let asking =
         gw.session.asking(&*group.policy, rid.as_deref(), &head.headers, prompt::as_asked(&prompt));
-    let held = Held { gw, route, inference, head: &head, body: &body, stream };
+    let held = Held { gw, route, inference, head: &head, body: &outgoing, stream };
     attempts(&held, group, &asking).await
 }
 
@@ -96,13 +100,15 @@ async fn attempts(
     asking: &Asking<'_>,
 ) -> Result<Reply, Refusal> {
     let gw = held.gw;
-    let deadline = Instant::now() + gw.limits.request_timeout;
+    let begun = Instant::now();
     let (mut attempts, mut round, mut last) = (Attempts::default(), Round::default(), None);
     for made in 1.. {
         let Some(lease) = gw.session.choose(&group, asking, &round, &gw.meters.sticky) else {
             break;
         };
         let (upstream, receipt) = (Arc::clone(&lease.upstream), lease.receipt);
+        let timeout = upstream.terms.load().timeout.unwrap_or(gw.limits.request_timeout);
+        let deadline = begun + timeout;
         let (sent, mut reply) = attempt(held, lease, deadline).await;
         if note(gw, sent) {
             group.policy.undo(&asking.ask, &upstream.worker, receipt);
@@ -175,6 +181,12 @@ fn note(gw: &Gateway, sent: Sent) -> bool {
 fn elsewhere(gw: &Gateway, group: &Group, round: &Round) -> bool {
     let others = Candidates::new(&group.workers, &round.excluded).at(gw.clock.millis());
     others.available().next().is_some()
+}
+
+/// The body with the model that an alias stands for.
+fn renamed(body: &Bytes, model: &str) -> Bytes {
+    let edit = Edit { name: "model", value: &splice::quoted(model) };
+    splice::set(body, &[edit]).map_or_else(|| body.clone(), Bytes::from)
 }
 
 /// The workers of the model a request names; without a name, of the only model there is.

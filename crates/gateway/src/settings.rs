@@ -1,5 +1,6 @@
 //! Settings as meant: what the flags come to, checked, with units. Defaults live with the flags.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub struct Settings {
     pub duration_buckets: Vec<f64>,
     /// `--worker-urls`.
     pub workers: Vec<Origin>,
+    /// `--model-alias`: what else clients may call a model, and the model.
+    pub aliases: BTreeMap<String, String>,
     /// How workers register.
     pub startup: Startup,
     /// Health checks; `None` under `--disable-health-check`.
@@ -198,6 +201,8 @@ pub struct Startup {
     pub interval: Duration,
     /// `--worker-startup-delay`: wait before the first attempt.
     pub delay: Duration,
+    /// `--dp-aware`: each data-parallel rank is a worker.
+    pub dp_aware: bool,
 }
 
 /// `--health-check-…`.

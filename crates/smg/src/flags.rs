@@ -101,6 +101,15 @@ pub(crate) struct Flags {
     )]
     pub(crate) worker_startup_delay: i64,
 
+    /// Make each data-parallel rank of an engine a worker, URL@0, URL@1 and so on, and tell the
+    /// engine the rank in the body
+    #[arg(long, help_heading = "Workers")]
+    pub(crate) dp_aware: bool,
+
+    /// Another name by which clients may call a model; repeatable
+    #[arg(long, value_name = "ALIAS=MODEL", num_args = 1.., help_heading = "Workers")]
+    pub(crate) model_alias: Vec<String>,
+
     #[command(flatten)]
     pub(crate) placement: PlacementFlags,
 

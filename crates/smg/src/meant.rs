@@ -1,6 +1,7 @@
 //! From flags as typed to settings as meant: ranges, pairs, addresses. Every complaint names the
 //! flag, the value and what would do.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr as _;
@@ -49,17 +50,8 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
         placement: placement::placement(&flags.placement, workers.len())?,
         loads: placement::loads(&flags.loads)?,
         workers,
-        startup: Startup {
-            timeout: positive_secs(
-                "--worker-startup-timeout-secs",
-                flags.worker_startup_timeout_secs,
-            )?,
-            interval: positive_secs(
-                "--worker-startup-check-interval",
-                flags.worker_startup_check_interval,
-            )?,
-            delay: secs("--worker-startup-delay", flags.worker_startup_delay)?,
-        },
+        aliases: aliases(&flags.model_alias)?,
+        startup: startup(flags)?,
         health: health(&flags.health)?,
         sticky: sticky(&flags.sticky)?,
         bodies: bodies(flags.requests.max_payload_size)?,
@@ -93,6 +85,36 @@ fn index_sweep(flags: &Flags) -> Meant<Option<Duration>> {
         return Err(Complaint::about("--eviction-interval", 0, why));
     }
     Ok(interval)
+}
+
+fn startup(flags: &Flags) -> Meant<Startup> {
+    let (timeout, interval) =
+        (flags.worker_startup_timeout_secs, flags.worker_startup_check_interval);
+    Ok(Startup {
+        timeout: positive_secs("--worker-startup-timeout-secs", timeout)?,
+        interval: positive_secs("--worker-startup-check-interval", interval)?,
+        delay: secs("--worker-startup-delay", flags.worker_startup_delay)?,
+        dp_aware: flags.dp_aware,
+    })
+}
+
+fn aliases(typed: &[String]) -> Meant<BTreeMap<String, String>> {
+    let mut aliases = BTreeMap::new();
+    for pair in typed {
+        let wrong = |why: &str| Complaint::about("--model-alias", pair, why);
+        let (alias, model) = pair.split_once('=').ok_or_else(|| wrong("expected ALIAS=MODEL"))?;
+        if alias.is_empty() || model.is_empty() {
+            return Err(wrong("expected a name on both sides of ="));
+        }
+        if alias == model {
+            return Err(wrong("a model needs no alias to its own name"));
+        }
+        let before = aliases.insert(alias.to_owned(), model.to_owned());
+        if let Some(other) = before.filter(|other| other != model) {
+            return Err(wrong(&format!("the alias stands for '{other}' already")));
+        }
+    }
+    Ok(aliases)
 }
 
 fn sticky(flags: &StickyFlags) -> Meant<Sticky> {
@@ -314,6 +336,15 @@ mod tests {
     }
 
     #[test]
+    fn aliases_add_up() {
+        let typed = "--policy random --model-alias a=m b=m --model-alias a=m --model-alias B=n=1";
+        let aliases = meant(typed).unwrap().aliases;
+        let pairs: Vec<_> = aliases.iter().map(|(alias, model)| (&**alias, &**model)).collect();
+        assert_eq!(pairs, [("B", "n=1"), ("a", "m"), ("b", "m")]);
+        assert!(meant("--policy random --dp-aware").unwrap().startup.dp_aware);
+    }
+
+    #[test]
     fn zero_turns_eviction_off() {
         for off in ["--max-idle-secs 0", "--eviction-interval 0"] {
             let settings = meant(&format!("--policy random --sticky-sessions {off}")).unwrap();
@@ -338,6 +369,11 @@ mod tests {
         "--worker-startup-timeout-secs 0",
         "--worker-startup-check-interval 0",
         "--worker-startup-delay -1",
+        "--model-alias fast",
+        "--model-alias =m",
+        "--model-alias fast=",
+        "--model-alias m=m",
+        "--model-alias fast=a fast=b",
         "--max-idle-secs -1",
         "--eviction-interval -5",
         "--max-sticky-keys -1",

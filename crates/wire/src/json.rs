@@ -12,6 +12,8 @@ use serde_json::value::RawValue;
 
 use crate::route::Rid;
 
+pub mod splice;
+
 /// Deepest nesting of objects and arrays that is accepted; engines' parsers recurse.
 pub const MAX_DEPTH: usize = 128;
 

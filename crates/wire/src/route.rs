@@ -27,6 +27,8 @@ pub enum Route {
     Models,
     /// `/workers`
     Workers,
+    /// `/workers/{worker_id}`
+    Worker,
     /// `/health`
     Health,
     /// `/liveness`
@@ -96,7 +98,8 @@ pub enum Prompt {
 pub struct Row {
     /// The route.
     pub route: Route,
-    /// The path, also the `path` label of the HTTP metrics.
+    /// The path, also the `path` label of the HTTP metrics. Its last segment in braces stands for
+    /// any one segment.
     pub path: &'static str,
     /// The methods it answers.
     pub methods: &'static [Method],
@@ -161,6 +164,8 @@ const RESPONSES: Inference = Inference {
 
 const GET: &[Method] = &[Method::GET, Method::HEAD];
 const POST: &[Method] = &[Method::POST];
+const WORKERS: &[Method] = &[Method::GET, Method::HEAD, Method::POST];
+const WORKER: &[Method] = &[Method::GET, Method::HEAD, Method::PUT, Method::PATCH, Method::DELETE];
 
 const fn served(
     route: Route,
@@ -182,7 +187,8 @@ static ROWS: [Row; Route::COUNT] = [
     served(Route::V1Rerank, "/v1/rerank", POST, Some(RERANK)),
     served(Route::Responses, "/v1/responses", POST, Some(RESPONSES)),
     served(Route::Models, "/v1/models", GET, None),
-    served(Route::Workers, "/workers", GET, None),
+    served(Route::Workers, "/workers", WORKERS, None),
+    served(Route::Worker, "/workers/{worker_id}", WORKER, None),
     served(Route::Health, "/health", GET, None),
     served(Route::Liveness, "/liveness", GET, None),
     served(Route::Readiness, "/readiness", GET, None),
@@ -191,13 +197,13 @@ static ROWS: [Row; Route::COUNT] = [
 
 impl Route {
     /// How many there are; metrics hold one handle for each.
-    pub const COUNT: usize = 15;
+    pub const COUNT: usize = 16;
 
     /// The row of a path.
     #[must_use]
     pub fn find(path: &str) -> &'static Row {
         let [rows @ .., other] = &ROWS;
-        rows.iter().find(|row| row.path == path).unwrap_or(other)
+        rows.iter().find(|row| row.matches(path)).unwrap_or(other)
     }
 
     /// All rows, in the order of [`Route::index`].
@@ -214,6 +220,17 @@ impl Route {
 }
 
 impl Row {
+    fn matches(&self, path: &str) -> bool {
+        self.path == path || self.captured(path).is_some()
+    }
+
+    /// What stands in `path` for the segment in braces, if this row has one and matches.
+    #[must_use]
+    pub fn captured<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let (before, _) = self.path.split_once('{')?;
+        path.strip_prefix(before).filter(|segment| !segment.is_empty() && !segment.contains('/'))
+    }
+
     /// Whether the route answers `method`.
     #[must_use]
     pub fn answers(&self, method: &Method) -> bool {
@@ -269,6 +286,18 @@ mod tests {
     fn only_whole_paths_match() {
         for path in ["/", "", "/v1/chat/completions/", "/v1/chat", "/V1/models", "//workers"] {
             assert_eq!(Route::find(path).route, Route::Other, "{path}");
+        }
+    }
+
+    #[test]
+    fn one_segment_is_captured_and_no_more() {
+        let captured = |path| {
+            let row = Route::find(path);
+            row.captured(path).map(|id| (row.route, id))
+        };
+        assert_eq!(captured("/workers/7f"), Some((Route::Worker, "7f")));
+        for path in ["/workers", "/workers/", "/workers/a/b", "/workers/a/", "/health", "/x/7f"] {
+            assert_eq!(captured(path), None, "{path}");
         }
     }
 

@@ -41,7 +41,10 @@ const LABELS: [&str; 14] = [
     "max_model_len",
 ];
 /// Model ids taken from one worker; a worker cannot fill the fleet's tables at will.
-const MAX_MODELS: usize = 1024;
+pub(super) const MAX_MODELS: usize = 1024;
+
+/// Ranks of one worker that are believed.
+const MAX_RANKS: u32 = 256;
 
 #[derive(Deserialize)]
 struct Models {
@@ -56,11 +59,15 @@ struct Model {
     max_model_len: Option<u64>,
 }
 
-/// Asks a worker whether it is well and what it serves.
+/// Asks a worker whether it is well and what it serves; `named` are the models it is said to serve.
 ///
 /// # Errors
 /// In words for the operator, when it does not answer or serves nothing known.
-pub(crate) async fn discover(pool: &Pool, health: Option<&HealthChecks>) -> Result<Card, String> {
+pub(crate) async fn discover(
+    pool: &Pool,
+    health: Option<&HealthChecks>,
+    named: Option<&[Arc<str>]>,
+) -> Result<Card, String> {
     if let Some(checks) = health {
         // Registration's own probes count towards the success threshold.
         for _ in 0..checks.thresholds.success.max(1) {
@@ -70,10 +77,22 @@ pub(crate) async fn discover(pool: &Pool, health: Option<&HealthChecks>) -> Resu
     let listed: Option<Models> = ask(pool, "/v1/models").await?;
     let server = either(pool, "/server_info", "/get_server_info").await?;
     let model = either(pool, "/model_info", "/get_model_info").await?;
-    if listed.is_none() && server.is_none() {
+    if listed.is_none() && server.is_none() && named.is_none() {
         return Err("it answers neither /v1/models nor /server_info".to_owned());
     }
-    Ok(card(listed, server.as_ref(), model.as_ref()))
+    let mut card = card(listed, server.as_ref(), model.as_ref());
+    if let Some(named) = named {
+        card.models = named.to_vec();
+    }
+    Ok(card)
+}
+
+impl Card {
+    /// Data-parallel ranks behind the worker's address, as far as one is to be told from the other.
+    pub(crate) fn ranks(&self) -> Option<u32> {
+        let size: u32 = self.labels.get("dp_size")?.parse().ok()?;
+        (2..=MAX_RANKS).contains(&size).then_some(size)
+    }
 }
 
 fn card(listed: Option<Models>, server: Option<&Value>, model: Option<&Value>) -> Card {

@@ -26,7 +26,7 @@ pub(super) async fn watch(upstream: Arc<Upstream>, checks: HealthChecks) {
         let probed = probe(&upstream.pool, &checks).await;
         let passed = probed.is_ok();
         let (before, after) = {
-            let mut health = upstream.lock();
+            let mut health = upstream.lock_health();
             let before = health.state;
             *health = health.after(passed, checks.thresholds);
             (before, health.state)

@@ -27,7 +27,7 @@ pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, polling: Lo
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let ranks = if !upstream.worker.healthy() {
+        let mut ranks = if !upstream.worker.healthy() {
             // It may come back as another engine, which answers elsewhere.
             sources = Sources::new(model);
             Vec::new()
@@ -36,6 +36,9 @@ pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, polling: Lo
         } else {
             Vec::new()
         };
+        if let Some(own) = upstream.rank {
+            ranks.retain(|rank| rank.dp_rank == own.at);
+        }
         // No answer is no report: least_load then goes by what is in flight.
         upstream.worker.load().set_report(sum(&ranks));
         meters.show(&ranks);

@@ -1,16 +1,19 @@
 //! One attempt: the request on its way to one worker, and what came of it.
 
+use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response};
 use smg_decide::retry::{Fault, Sent};
 use smg_decide::settle::End;
 use smg_wire::header::{goes_downstream, goes_upstream, is_event_stream, nominated};
+use smg_wire::json::splice::{self, Edit};
 use tokio::time::Instant;
 
 use super::Held;
 use super::refusals::failed;
 use crate::edge::{Reply, refuse};
+use crate::fleet::Upstream;
 use crate::relay::{Relay, ReplyBody, Ticket};
 use crate::session::Lease;
 use crate::upstream::{self, Exchange, Message, Origin, Outgoing};
@@ -43,8 +46,9 @@ async fn send(
     deadline: Instant,
 ) -> Result<(http::response::Parts, Exchange), Fault> {
     let pool = &lease.upstream.pool;
+    let body = outgoing(held, &lease.upstream);
     let write = || {
-        let mut request = Request::new(Outgoing::new(held.body.clone()));
+        let mut request = Request::new(Outgoing::new(body.clone()));
         *request.method_mut() = held.head.method.clone();
         *request.uri_mut() = target(held, pool.origin());
         let headers = request.headers_mut();
@@ -58,9 +62,19 @@ async fn send(
         }
         request
     };
-    let message = Message { write: &write, body: held.body.len() };
+    let message = Message { write: &write, body: body.len() };
     let resent = || held.gw.meters.router.send_retries.inc();
     upstream::send(pool, &message, upstream::deadline(deadline), resent).await
+}
+
+/// The body as this worker wants it: a data-parallel rank is told its number, which is how its
+/// engine knows.
+fn outgoing(held: &Held<'_>, upstream: &Upstream) -> Bytes {
+    let told = upstream.rank.and_then(|rank| {
+        let edit = Edit { name: "data_parallel_rank", value: &rank.at.to_string() };
+        splice::set(held.body, &[edit])
+    });
+    told.map_or_else(|| held.body.clone(), Bytes::from)
 }
 
 /// The path at the worker, query string and all.

@@ -26,6 +26,7 @@ pub(super) fn count(
         key_override: gw.session.reads_rid(),
         needs_prompt: fleet.reads_prompt && !hinted,
         several_models: fleet.models.len() > 1,
+        worker_mutates: fleet.mutates,
         content_length: request.body().size_hint().exact(),
         retries: gw.limits.retry.attempts > 1,
         max_buffered: gw.limits.bodies.max_buffered,

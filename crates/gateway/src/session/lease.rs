@@ -90,15 +90,19 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let worker = &self.upstream.worker;
-        worker.end(self.charge);
         self.upstream.meters.requests_active.dec();
         if self.probe {
             worker.release();
         }
-        let Some(Flight { table, key, .. }) = &self.flight else { return };
-        if table.leave(*key, worker.id, self.clock.secs()) {
+        if let Some(Flight { table, key, .. }) = &self.flight
+            && table.leave(*key, worker.id, self.clock.secs())
+        {
             worker.key_ends();
             self.upstream.meters.keys_active.dec();
+        }
+        // Last, as the worker's series may go now.
+        if worker.end(self.charge) {
+            self.upstream.drained.notify_one();
         }
     }
 }

@@ -166,7 +166,6 @@ fn unix_secs() -> u64 {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::settings::BreakerRules;
     use crate::settings::testing::placement;
     use crate::settings::{PolicyName, Sticky};
     use smg_decide::fleet::Leg;
@@ -209,8 +208,7 @@ mod tests {
     #[tokio::test]
     async fn a_restart_keeps_every_pin_whatever_the_order_of_workers() {
         let place = Place::new("restart");
-        let fleet =
-            Roster::new(placement(PolicyName::RoundRobin), Assignment::Random, BreakerRules::OFF);
+        let fleet = Roster::new(placement(PolicyName::RoundRobin), Assignment::Random);
         let session = Session::new(rules(&place.0), &fleet, Clock::start());
         let urls = ["http://a", "http://b", "http://c"];
         for n in 0..3000 {
@@ -221,8 +219,7 @@ mod tests {
         }
         assert_eq!(save(&session, &place.0, &fleet).unwrap(), 3000);
 
-        let other =
-            Roster::new(placement(PolicyName::RoundRobin), Assignment::Random, BreakerRules::OFF);
+        let other = Roster::new(placement(PolicyName::RoundRobin), Assignment::Random);
         let ids = ["http://c", "http://a", "http://b"].map(|url| (url, other.intern(url)));
         let back = Session::new(rules(&place.0), &other, Clock::start());
         assert_eq!(back.entries(), 3000);
@@ -238,8 +235,7 @@ mod tests {
     #[tokio::test]
     async fn a_damaged_file_is_a_cold_start() {
         let place = Place::new("damaged");
-        let fleet =
-            Roster::new(placement(PolicyName::RoundRobin), Assignment::Random, BreakerRules::OFF);
+        let fleet = Roster::new(placement(PolicyName::RoundRobin), Assignment::Random);
         let session = Session::new(rules(&place.0), &fleet, Clock::start());
         let id = fleet.intern("http://a");
         session.pins.turn(key(&session, 1), Some(id), session.now(), |_| true);

@@ -72,6 +72,23 @@ impl BreakerMetersRoot {
     }
 }
 
+impl BreakerMetersRoot {
+    /// Takes away the series of a worker.
+    pub(super) fn retire(&self, url: &str) {
+        // Which of them were ever made does not matter.
+        for family in [&self.state, &self.failures, &self.successes] {
+            let _ = family.remove_label_values(&[url]);
+        }
+        for outcome in ["success", "failure"] {
+            let _ = self.outcomes.remove_label_values(&[url, outcome]);
+        }
+        let states = [State::Closed, State::Open, State::HalfOpen].map(State::as_str);
+        for (from, to) in states.iter().flat_map(|from| states.iter().map(move |to| (from, to))) {
+            let _ = self.transitions.remove_label_values(&[url, from, to]);
+        }
+    }
+}
+
 impl BreakerMeters {
     /// Counts an outcome.
     pub(crate) fn count(&self, outcome: Outcome) {

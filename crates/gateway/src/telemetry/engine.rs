@@ -50,8 +50,9 @@ impl EngineMeters {
     pub(crate) fn show(&mut self, report: &[Rank]) {
         if !self.ranks.iter().map(|(rank, _)| *rank).eq(report.iter().map(|rank| rank.dp_rank)) {
             self.clear();
-            self.ranks = report.iter().map(|rank| (rank.dp_rank, self.gauges(rank))).collect();
         }
+        // Looked up anew, as a worker of the same address that left may have taken them along.
+        self.ranks = report.iter().map(|rank| (rank.dp_rank, self.gauges(rank))).collect();
         for ((_, gauges), rank) in self.ranks.iter().zip(report) {
             let values = [
                 f64::from(rank.running),

@@ -1,5 +1,8 @@
 //! Workers: what is in flight, how they fare, who was chosen.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use smg_decide::fleet::{Leg, Worker};
 
@@ -17,6 +20,9 @@ pub(crate) struct WorkerMetersRoot {
     selections: IntCounterVec,
     errors: IntCounterVec,
     breaker: BreakerMetersRoot,
+    /// How many workers show under an address: one that left and has yet to drain, and the one that
+    /// came back in its place, share their series.
+    shown: Mutex<HashMap<Box<str>, u32>>,
 }
 
 /// One worker's handles.
@@ -45,6 +51,7 @@ impl WorkerMetersRoot {
         let kind = ["worker_type", "connection_mode"];
         Ok(Self {
             breaker: BreakerMetersRoot::new(registry)?,
+            shown: Mutex::default(),
             pool_size: gauge(
                 "smg_worker_pool_size",
                 "Registered workers.",
@@ -83,6 +90,8 @@ impl WorkerMetersRoot {
     /// Handles for a worker, its gauges at zero.
     pub(crate) fn worker(&self, worker: &Worker) -> WorkerMeters {
         let (url, leg) = (&*worker.url, worker.leg.as_str());
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        *shown.entry(url.into()).or_default() += 1;
         self.http2.with_label_values(&[url]).set(0);
         WorkerMeters {
             requests_active: self.requests_active.with_label_values(&[url]),
@@ -94,6 +103,26 @@ impl WorkerMetersRoot {
             backend_errors: self.errors.with_label_values(&[leg, "http", "backend_error"]),
             timeouts: self.errors.with_label_values(&[leg, "http", "timeout"]),
         }
+    }
+
+    /// Takes away the series of a worker that has left and drained.
+    pub(crate) fn retire(&self, url: &str) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(count) = shown.get_mut(url) else { return };
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        shown.remove(url);
+        for family in [&self.requests_active, &self.keys_active, &self.health, &self.http2] {
+            let _ = family.remove_label_values(&[url]);
+        }
+        self.breaker.retire(url);
+    }
+
+    /// Takes away the size of a model that no worker serves any more.
+    pub(crate) fn drop_pool(&self, leg: Leg, model: &str) {
+        let _ = self.pool_size.remove_label_values(&[leg.as_str(), "http", model]);
     }
 
     /// The placement counter of a model's policy.
@@ -117,6 +146,11 @@ impl WorkerMeters {
             self.checks_failed.inc()
         }
         self.health.set(i64::from(healthy));
+    }
+
+    /// Shows a worker that nobody checks.
+    pub(crate) fn trusted(&self) {
+        self.health.set(1);
     }
 
     /// Counts a failed attempt; `status` is the worker's or the gateway's in its place.

@@ -28,10 +28,15 @@ pub(crate) type Outgoing = Full<Bytes>;
 #[derive(Debug)]
 pub(crate) struct Pool {
     origin: Origin,
-    rules: Connections,
     dial: Arc<dyn Dial>,
+    shelf: Mutex<Shelf>,
+}
+
+#[derive(Debug)]
+struct Shelf {
+    rules: Connections,
     /// Oldest first; never more than `rules.max_idle`.
-    idle: Mutex<Vec<Idle>>,
+    idle: Vec<Idle>,
 }
 
 #[derive(Debug)]
@@ -51,7 +56,7 @@ pub(crate) struct Link {
 
 impl Pool {
     pub(crate) fn new(origin: Origin, rules: Connections, dial: Arc<dyn Dial>) -> Self {
-        Self { origin, rules, dial, idle: Mutex::default() }
+        Self { origin, dial, shelf: Mutex::new(Shelf { rules, idle: Vec::new() }) }
     }
 
     pub(crate) const fn origin(&self) -> &Origin {
@@ -61,12 +66,7 @@ impl Pool {
     /// The connection used last that is still open and young enough.
     pub(super) fn take_idle(&self, cx: &mut Context<'_>) -> Option<Box<Link>> {
         loop {
-            let Idle { mut link, since } = self.lock().pop()?;
-            if self.expired(since) {
-                // What lies below is older still.
-                self.lock().clear();
-                return None;
-            }
+            let mut link = self.lock().pop()?;
             // One look notices a close that arrived while it lay idle.
             if link.poll_drive(cx).is_pending() && link.sender.is_ready() {
                 return Some(link);
@@ -76,20 +76,35 @@ impl Pool {
 
     /// Puts a connection back whose exchange is over.
     pub(super) fn put(&self, link: Box<Link>) {
-        if !link.sender.is_ready() || self.rules.max_idle == 0 {
+        if !link.sender.is_ready() {
             return;
         }
-        let mut idle = self.lock();
-        if idle.len() >= self.rules.max_idle {
-            idle.remove(0);
+        let mut shelf = self.lock();
+        if shelf.rules.max_idle == 0 {
+            return;
         }
-        idle.push(Idle { link, since: Instant::now() });
+        shelf.shorten(1);
+        shelf.idle.push(Idle { link, since: Instant::now() });
+    }
+
+    /// Keeps connections by other rules from now on.
+    pub(crate) fn set_rules(&self, rules: Connections) {
+        let mut shelf = self.lock();
+        shelf.rules = rules;
+        shelf.shorten(0);
+    }
+
+    /// Its worker is gone: closes what is idle, and whatever else comes back.
+    pub(crate) fn close(&self) {
+        let mut shelf = self.lock();
+        shelf.rules.max_idle = 0;
+        shelf.idle.clear();
     }
 
     /// Opens a connection.
     pub(super) async fn open(&self) -> io::Result<Box<Link>> {
         let dialled = self.dial.dial(&self.origin);
-        let timeout = self.rules.connect_timeout;
+        let timeout = self.lock().rules.connect_timeout;
         let socket = tokio::time::timeout(timeout, dialled).await.map_err(|_| {
             io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))
         })??;
@@ -105,23 +120,42 @@ impl Pool {
 
     /// Closes connections that have been idle for too long.
     pub(crate) fn reap(&self) {
-        let mut idle = self.lock();
-        let expired = idle.iter().take_while(|idle| self.expired(idle.since)).count();
-        idle.drain(..expired);
+        let mut shelf = self.lock();
+        let expired = shelf.idle.iter().take_while(|idle| shelf.expired(idle.since)).count();
+        shelf.idle.drain(..expired);
     }
 
     /// How long a connection may lie idle, if there is a bound.
-    pub(crate) const fn idle_timeout(&self) -> Option<Duration> {
-        self.rules.idle_timeout
+    pub(crate) fn idle_timeout(&self) -> Option<Duration> {
+        self.lock().rules.idle_timeout
+    }
+
+    /// A panic under the lock leaves a list of connections, which is whole at any time.
+    fn lock(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shelf {
+    /// The connection put there last, if it is young enough.
+    fn pop(&mut self) -> Option<Box<Link>> {
+        let Idle { link, since } = self.idle.pop()?;
+        if self.expired(since) {
+            // What lies below is older still.
+            self.idle.clear();
+            return None;
+        }
+        Some(link)
+    }
+
+    /// Closes the oldest until there is room for so many more.
+    fn shorten(&mut self, room: usize) {
+        let surplus = (self.idle.len() + room).saturating_sub(self.rules.max_idle);
+        self.idle.drain(..surplus.min(self.idle.len()));
     }
 
     fn expired(&self, since: Instant) -> bool {
         self.rules.idle_timeout.is_some_and(|timeout| since.elapsed() >= timeout)
-    }
-
-    /// A panic under the lock leaves a list of connections, which is whole at any time.
-    fn lock(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,9 +8,13 @@ mod rig;
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod aliases;
+#[cfg(test)]
 mod answers;
 #[cfg(test)]
 mod broken_workers;
+#[cfg(test)]
+mod data_parallel;
 #[cfg(test)]
 mod deadlines;
 #[cfg(test)]
@@ -33,3 +37,7 @@ mod retries;
 mod slow_readers;
 #[cfg(test)]
 mod stickiness;
+#[cfg(test)]
+mod worker_life;
+#[cfg(test)]
+mod worker_specs;

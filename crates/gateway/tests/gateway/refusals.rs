@@ -174,7 +174,8 @@ async fn a_method_that_a_path_does_not_answer_is_told_which_it_does() {
         ("OPTIONS", "/v1/chat/completions", "POST"),
         ("DELETE", "/v1/models", "GET, HEAD"),
         ("POST", "/health", "GET, HEAD"),
-        ("BREW", "/workers", "GET, HEAD"),
+        ("BREW", "/workers", "GET, HEAD, POST"),
+        ("POST", "/workers/7f", "GET, HEAD, PUT, PATCH, DELETE"),
     ] {
         let mut client = rig.client();
         client

@@ -82,6 +82,14 @@ impl Rig {
         self.client().get(path).await
     }
 
+    /// The answer to any request on a connection of its own.
+    pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> Reply {
+        let length = body.len();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: gw\r\ncontent-length: {length}\r\n\r\n");
+        self.client().send(head + body).await.reply().await
+    }
+
     /// Waits, on the paused clock, until something is so.
     pub(crate) async fn until(&self, what: &str, so: impl Fn(&Gateway) -> bool) {
         settle().await;
@@ -181,10 +189,12 @@ fn settings(workers: &[&Worker]) -> Settings {
         metrics: anywhere,
         duration_buckets: vec![1.0],
         workers: workers.iter().map(|worker| worker.origin()).collect(),
+        aliases: std::collections::BTreeMap::new(),
         startup: Startup {
             timeout: Duration::from_secs(1800),
             interval: Duration::from_secs(30),
             delay: Duration::ZERO,
+            dp_aware: false,
         },
         health: Some(HealthChecks {
             interval: Duration::from_secs(60),

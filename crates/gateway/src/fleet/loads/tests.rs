@@ -85,10 +85,12 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
         metrics: "127.0.0.1:2".parse().unwrap(),
         duration_buckets: vec![1.0],
         workers: vec![Origin::parse("http://w1").unwrap()],
+        aliases: std::collections::BTreeMap::new(),
         startup: Startup {
             timeout: Duration::from_secs(30),
             interval: Duration::from_secs(1),
             delay: Duration::ZERO,
+            dp_aware: false,
         },
         health: None,
         placement: placement(policy),

@@ -25,6 +25,8 @@ pub(crate) enum Door {
 struct Probes {
     health: Option<&'static str>,
     models: Vec<&'static str>,
+    info: Option<&'static str>,
+    loads: Option<&'static str>,
 }
 
 /// A request as it arrived.
@@ -81,7 +83,12 @@ impl Worker {
     pub(crate) fn serving(name: &str, models: &[&'static str]) -> Self {
         let story = Story {
             door: Door::Open,
-            probes: Probes { health: Some("200 OK"), models: models.to_vec() },
+            probes: Probes {
+                health: Some("200 OK"),
+                models: models.to_vec(),
+                info: None,
+                loads: None,
+            },
             scripts: VecDeque::new(),
             usual: super::script().say(json(&format!(r#"{{"from":"{name}"}}"#))),
             requests: Vec::new(),
@@ -131,6 +138,16 @@ impl Worker {
     /// What `GET /health` says; `None` closes the connection.
     pub(crate) fn health(&self, status: Option<&'static str>) {
         self.tell(|story| story.probes.health = status);
+    }
+
+    /// What `GET /server_info` says.
+    pub(crate) fn info(&self, json: &'static str) {
+        self.tell(|story| story.probes.info = Some(json));
+    }
+
+    /// What `GET /v1/loads` says.
+    pub(crate) fn loads(&self, json: &'static str) {
+        self.tell(|story| story.probes.loads = Some(json));
     }
 
     /// What the worker knows now.
@@ -240,7 +257,14 @@ impl Connection {
                         story.probes.models.iter().map(|m| format!(r#"{{"id":"{m}"}}"#)).collect();
                     Some(json(&format!(r#"{{"data":[{}]}}"#, ids.join(","))))
                 }
-                _ => Some(answer("404 Not Found", &[], "")),
+                path => {
+                    let said = match path.split('?').next() {
+                        Some("/server_info") => story.probes.info,
+                        Some("/v1/loads") => story.probes.loads,
+                        _ => None,
+                    };
+                    Some(said.map_or_else(|| answer("404 Not Found", &[], ""), json))
+                }
             }
         })
     }
