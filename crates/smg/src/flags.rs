@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod access;
 mod placement;
 
+pub(crate) use access::AccessFlags;
 pub(crate) use placement::{LoadFlags, PlacementFlags, PolicyChoice};
 
 /// A sticky model gateway: every request of a conversation lands where its KV cache already is.
@@ -100,6 +102,9 @@ pub(crate) struct Flags {
         help_heading = "Workers"
     )]
     pub(crate) worker_startup_delay: i64,
+
+    #[command(flatten)]
+    pub(crate) access: AccessFlags,
 
     #[command(flatten)]
     pub(crate) placement: PlacementFlags,

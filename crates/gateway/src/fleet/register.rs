@@ -26,7 +26,8 @@ pub(crate) fn tend(gw: &Arc<Gateway>, settings: &Arc<Settings>, dial: &Arc<dyn D
 /// Registers one worker, then checks its health for ever.
 async fn join(gw: &Arc<Gateway>, settings: &Settings, origin: Origin, dial: Arc<dyn Dial>) {
     let url = origin.url().to_owned();
-    let pool = Arc::new(Pool::new(origin, settings.connections, dial));
+    let pool = Pool::new(origin, settings.connections, dial);
+    let pool = Arc::new(pool.bearing(gw.access.for_worker(None)));
     let give_up = Instant::now() + settings.startup.delay + settings.startup.timeout;
     tokio::time::sleep(settings.startup.delay).await;
     let mut pause = FIRST_PAUSE.min(settings.startup.interval);

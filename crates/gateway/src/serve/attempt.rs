@@ -43,6 +43,7 @@ async fn send(
     deadline: Instant,
 ) -> Result<(http::response::Parts, Exchange), Fault> {
     let pool = &lease.upstream.pool;
+    let credential = held.gw.access.upstream(pool.credential(), &held.head.headers);
     let write = || {
         let mut request = Request::new(Outgoing::new(held.body.clone()));
         *request.method_mut() = held.head.method.clone();
@@ -55,6 +56,9 @@ async fn send(
             if goes_upstream(name) && !nominated(&held.head.headers, name) {
                 headers.append(name.clone(), value.clone());
             }
+        }
+        if let Some(credential) = credential {
+            headers.insert(header::AUTHORIZATION, credential.clone());
         }
         request
     };

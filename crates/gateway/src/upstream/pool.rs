@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -30,6 +31,8 @@ pub(crate) struct Pool {
     origin: Origin,
     rules: Connections,
     dial: Arc<dyn Dial>,
+    /// The `Authorization` of everything sent here.
+    credential: Option<HeaderValue>,
     /// Oldest first; never more than `rules.max_idle`.
     idle: Mutex<Vec<Idle>>,
 }
@@ -51,7 +54,17 @@ pub(crate) struct Link {
 
 impl Pool {
     pub(crate) fn new(origin: Origin, rules: Connections, dial: Arc<dyn Dial>) -> Self {
-        Self { origin, rules, dial, idle: Mutex::default() }
+        Self { origin, rules, dial, credential: None, idle: Mutex::default() }
+    }
+
+    /// The same, for a worker that is sent this as `Authorization`.
+    pub(crate) fn bearing(self, credential: Option<HeaderValue>) -> Self {
+        Self { credential, ..self }
+    }
+
+    /// What this worker is sent as `Authorization`, if the operator gave a key for it.
+    pub(crate) const fn credential(&self) -> Option<&HeaderValue> {
+        self.credential.as_ref()
     }
 
     pub(crate) const fn origin(&self) -> &Origin {
