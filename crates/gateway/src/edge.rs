@@ -3,6 +3,7 @@
 mod patience;
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,11 +39,11 @@ pub(crate) const MAX_HELD_BYTES: usize = 64 * 1024;
 pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
     loop {
         match listener.accept().await {
-            Ok((socket, _)) => {
+            Ok((socket, peer)) => {
                 // Small events leave at once (001, "No Nagle delay"). A socket that is gone already
                 // shows when it is read.
                 let _ = socket.set_nodelay(true);
-                tasks::spawn("client", converse(Arc::clone(&gw), socket));
+                tasks::spawn("client", converse(Arc::clone(&gw), socket, peer.ip()));
             }
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
@@ -55,6 +56,7 @@ pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
 pub(crate) async fn converse(
     gw: Arc<Gateway>,
     socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    peer: IpAddr,
 ) {
     // Who comes while the gateway leaves gets one answer, and does not hold it up.
     let late = gw.drain.draining();
@@ -62,7 +64,7 @@ pub(crate) async fn converse(
     let socket = Patient::new(socket, gw.limits.request_timeout);
     let service = service_fn(move |request| {
         let gw = Arc::clone(&gw);
-        async move { Ok::<_, Infallible>(answer(&gw, request).await) }
+        async move { Ok::<_, Infallible>(greet(&gw, request, peer).await) }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -89,12 +91,27 @@ pub(crate) async fn converse(
     }
 }
 
+/// Answers what a browser asks on its own account, and marks for it what a page asked.
+async fn greet(gw: &Arc<Gateway>, request: Request<Incoming>, peer: IpAddr) -> Reply {
+    let (head, body) = request.into_parts();
+    // No request of a client yet, so it is not counted as one.
+    if let Some(headers) = gw.cors.preflight(&head) {
+        let mut reply = Reply::new(ReplyBody::whole(""));
+        *reply.headers_mut() = headers;
+        return reply;
+    }
+    let origin = gw.cors.allowed(&head.headers).cloned();
+    let mut reply = answer(gw, Request::from_parts(head, body), peer).await;
+    gw.cors.mark(origin, reply.headers_mut());
+    reply
+}
+
 /// Answers one request, and counts it.
-async fn answer(gw: &Arc<Gateway>, request: Request<Incoming>) -> Reply {
+async fn answer(gw: &Arc<Gateway>, request: Request<Incoming>, peer: IpAddr) -> Reply {
     let row = Route::find(request.uri().path());
     let call = gw.meters.http.arrive(row.route, request.method());
     let id = request_id(gw, row, request.headers());
-    let mut reply = match (refused(gw, row, &request), &row.inference) {
+    let mut reply = match (refused(gw, row, &request, peer), &row.inference) {
         (Some(refused), _) => refused,
         (None, Some(inference)) => serve::serve(gw, row.route, inference, request).await,
         (None, None) => admin::answer(gw, row, request).await,
@@ -111,7 +128,12 @@ async fn answer(gw: &Arc<Gateway>, request: Request<Incoming>) -> Reply {
 struct Code(&'static str);
 
 /// Admit: the answer to what can be refused before the body is looked at.
-fn refused(gw: &Gateway, row: &'static Row, request: &Request<Incoming>) -> Option<Reply> {
+fn refused(
+    gw: &Gateway,
+    row: &'static Row,
+    request: &Request<Incoming>,
+    peer: IpAddr,
+) -> Option<Reply> {
     if row.route == Route::Other {
         let path = request.uri().path();
         let what = format!("There is nothing at {path}.");
@@ -129,6 +151,9 @@ fn refused(gw: &Gateway, row: &'static Row, request: &Request<Incoming>) -> Opti
         }
         return Some(reply);
     }
+    if let Some(refusal) = gw.access.refuses(row, request.headers(), peer) {
+        return Some(unwelcome(&refusal, row));
+    }
     let inference = row.inference.as_ref()?;
     let limit = gw.limits.bodies.max_payload;
     if request.body().size_hint().lower() > limit as u64 {
@@ -141,6 +166,17 @@ fn refused(gw: &Gateway, row: &'static Row, request: &Request<Incoming>) -> Opti
         return Some(closing(refuse(&refusal, inference.dialect)));
     }
     None
+}
+
+/// The answer to somebody who may not come in; nobody reads the body that comes after it.
+fn unwelcome(refusal: &Refusal, row: &Row) -> Reply {
+    let dialect = row.inference.as_ref().map_or(Dialect::OpenAi, |inference| inference.dialect);
+    let mut reply = refuse(refusal, dialect);
+    if refusal.status == StatusCode::UNAUTHORIZED {
+        let bearer = HeaderValue::from_static("Bearer");
+        reply.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+    }
+    if row.inference.is_some() { closing(reply) } else { reply }
 }
 
 /// The one answer without JSON and without a code (001, "Request bodies").

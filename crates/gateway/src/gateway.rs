@@ -1,6 +1,7 @@
 //! One gateway: its parts, and the doors to them.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +9,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
+use crate::access::Access;
 use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::fleet::Roster;
 use crate::session::Session;
-use crate::settings::{Assignment, Bodies, RetryRules, Settings};
+use crate::settings::{Assignment, Bodies, Cors, RetryRules, Settings};
 use crate::telemetry::Meters;
 use crate::upstream::Dial;
 use crate::{edge, fleet, tasks};
@@ -25,6 +27,8 @@ const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(60);
 pub struct Gateway {
     pub(crate) fleet: Roster,
     pub(crate) session: Session,
+    pub(crate) access: Access,
+    pub(crate) cors: Cors,
     pub(crate) limits: Limits,
     pub(crate) meters: Meters,
     pub(crate) drain: Drain,
@@ -66,6 +70,8 @@ impl Gateway {
             session: Session::new(settings.sticky.clone(), &fleet, clock),
             clock,
             fleet,
+            access: Access::new(&settings.access),
+            cors: settings.access.cors.clone(),
             limits: Limits {
                 bodies: settings.bodies,
                 request_timeout: settings.request_timeout,
@@ -123,12 +129,13 @@ impl Gateway {
         edge::listen(self, listener).await;
     }
 
-    /// Serves one client's connection to its end.
+    /// Serves the connection of a client at `peer` to its end.
     pub async fn converse(
         self: Arc<Self>,
         socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        peer: IpAddr,
     ) {
-        edge::converse(self, socket).await;
+        edge::converse(self, socket, peer).await;
     }
 
     /// Serves `GET /metrics` for ever.

@@ -4,6 +4,7 @@
 //! A request goes through admit, plan, take, key, choose, send, judge, relay and settle; the story
 //! is told in `serve.rs` and drawn in docs/architecture.md.
 
+mod access;
 mod admin;
 mod body;
 mod clock;

@@ -11,7 +11,9 @@ pub use smg_decide::fleet::health::Thresholds;
 pub use smg_decide::place::cache_aware::{Params as CacheParams, Rules as CacheRules};
 pub use smg_decide::place::{Assignment, BucketRules, ExpectedWait, PrefixRules};
 pub use smg_decide::retry::Rules as RetryRules;
+pub use smg_wire::cors::{Cors, origin};
 
+pub use crate::access::Secret;
 use crate::upstream::Origin;
 
 /// Everything one gateway process needs to know.
@@ -23,6 +25,8 @@ pub struct Settings {
     pub metrics: SocketAddr,
     /// `--prometheus-duration-buckets`, in seconds, strictly ascending.
     pub duration_buckets: Vec<f64>,
+    /// Keys, and pages of other origins.
+    pub access: Access,
     /// `--worker-urls`.
     pub workers: Vec<Origin>,
     /// `--model-alias`: what else clients may call a model, and the model.
@@ -53,6 +57,19 @@ pub struct Settings {
     pub request_id_headers: Vec<HeaderName>,
     /// `--shutdown-grace-period-secs`: how long running requests may take after SIGTERM.
     pub shutdown_grace: Duration,
+}
+
+/// Who may ask.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// `--api-key`: opens inference, and is what workers without a key of their own are sent.
+    pub api_key: Option<Secret>,
+    /// `--tenant-api-key`: names and keys that open inference and never go to a worker.
+    pub tenants: Vec<(String, Secret)>,
+    /// `--admin-api-key`.
+    pub admin_key: Option<Secret>,
+    /// `--cors-allowed-origins`.
+    pub cors: Cors,
 }
 
 /// Which worker takes a request that no pin decides.

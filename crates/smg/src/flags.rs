@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod access;
 mod placement;
 
+pub(crate) use access::AccessFlags;
 pub(crate) use placement::{LoadFlags, PlacementFlags, PolicyChoice};
 
 /// A sticky model gateway: every request of a conversation lands where its KV cache already is.
@@ -109,6 +111,9 @@ pub(crate) struct Flags {
     /// Another name by which clients may call a model; repeatable
     #[arg(long, value_name = "ALIAS=MODEL", num_args = 1.., help_heading = "Workers")]
     pub(crate) model_alias: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) access: AccessFlags,
 
     #[command(flatten)]
     pub(crate) placement: PlacementFlags,

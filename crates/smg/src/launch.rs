@@ -23,6 +23,7 @@ pub(crate) fn run(flags: &Flags) -> Result<(), Complaint> {
     })?;
     let gateway = build(&runtimes, settings.clone())?;
     announce(&settings);
+    warn_of_open_doors(&settings);
     runtimes.block_on(leave(&gateway, &settings));
     runtimes.end();
     Ok(())
@@ -64,6 +65,20 @@ fn announce(settings: &Settings) {
     );
     // A gateway whose stdout is closed still serves.
     let _ = std::io::stdout().write_all(banner.as_bytes());
+}
+
+/// Without a key, whoever reaches the port is client and operator (docs/security.md).
+fn warn_of_open_doors(settings: &Settings) {
+    let access = &settings.access;
+    let keys = access.api_key.is_some() || !access.tenants.is_empty() || access.admin_key.is_some();
+    let address = settings.listen;
+    if !keys && !address.ip().to_canonical().is_loopback() {
+        tracing::warn!(
+            %address,
+            "no API key is configured: whoever reaches this address may send requests and see the \
+             workers; set --api-key and --admin-api-key, or --host 127.0.0.1"
+        );
+    }
 }
 
 /// Waits for SIGTERM or SIGINT, then lets running requests end. A second signal ends it at once.

@@ -16,6 +16,7 @@ use smg_gateway::upstream::Origin;
 
 use crate::flags::{AssignmentChoice, Flags, HealthFlags, PolicyChoice, RetryFlags, StickyFlags};
 
+mod access;
 mod placement;
 
 /// A flag that cannot be meant.
@@ -47,6 +48,7 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
         )?,
         duration_buckets: buckets(&flags.prometheus_duration_buckets)?,
         index_sweep: index_sweep(flags)?,
+        access: access::access(&flags.access)?,
         placement: placement::placement(&flags.placement, workers.len())?,
         loads: placement::loads(&flags.loads)?,
         workers,
@@ -366,6 +368,21 @@ mod tests {
         "--routing-key-headers x-fine na:me",
         "--worker-urls w1:8000",
         "--worker-urls https://w1",
+        "--worker-urls http://169.254.169.254",
+        "--api-key=",
+        "--api-key k\u{e9}y",
+        "--admin-api-key=",
+        "--tenant-api-key hush",
+        "--tenant-api-key =hush",
+        "--tenant-api-key a=",
+        "--tenant-api-key a@b=hush",
+        "--tenant-api-key a=hush a=other",
+        "--tenant-api-key a=hush b=hush",
+        "--tenant-api-key a=hush --api-key hush",
+        "--admin-api-key hush --api-key hush",
+        "--admin-api-key hush --tenant-api-key a=hush",
+        "--cors-allowed-origins *",
+        "--cors-allowed-origins https://a.example https://b.example/",
         "--worker-startup-timeout-secs 0",
         "--worker-startup-check-interval 0",
         "--worker-startup-delay -1",
@@ -420,8 +437,26 @@ mod tests {
             let Err(Complaint(said)) = meant(&format!("--policy random {bad}")) else {
                 panic!("{bad} was accepted")
             };
-            assert!(said.starts_with(bad.split_whitespace().next().unwrap()), "{said}");
+            let flag = bad.split([' ', '=']).next().unwrap();
+            assert!(said.starts_with(flag), "{said}");
+            assert!(!said.contains("hush"), "{said}");
         }
+    }
+
+    #[test]
+    fn keys_and_origins_are_taken_as_typed() {
+        let typed = "--policy random --api-key k= --tenant-api-key a=x=y b=z --admin-api-key op \
+                     --cors-allowed-origins https://chat.example http://localhost:3000";
+        let access = meant(typed).unwrap().access;
+        assert_eq!(access.api_key.unwrap().reveal(), "k=");
+        let tenants: Vec<_> =
+            access.tenants.iter().map(|(name, key)| (&**name, key.reveal())).collect();
+        assert_eq!(tenants, [("a", "x=y"), ("b", "z")]);
+        assert_eq!(access.admin_key.unwrap().reveal(), "op");
+        assert_ne!(access.cors, smg_gateway::settings::Cors::default());
+        let none = meant("--policy random --cors-allowed-origins").unwrap().access;
+        assert!(none.api_key.is_none() && none.admin_key.is_none() && none.tenants.is_empty());
+        assert_eq!(none.cors, smg_gateway::settings::Cors::default());
     }
 
     #[test]

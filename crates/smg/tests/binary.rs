@@ -47,6 +47,19 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
+fn a_key_opens_inference_and_open_doors_are_warned_of() {
+    let worker = Worker::start();
+    let gateway = Gateway::start(&[&worker.url], &["--api-key", "hush", "--log-level", "debug"]);
+    let body = "{\"model\":\"m\",\"messages\":[]}";
+    assert_eq!(post(gateway.port, body).0, 401);
+    assert_eq!(post_with(gateway.port, "x-api-key: hush", body).0, 200);
+    assert_eq!(get(gateway.port, "/workers").0, 200, "this machine is the operator's");
+    let open = Gateway::start(&[], &["--host", "0.0.0.0"]);
+    let warned = open.wait_for_log("no API key is configured");
+    assert!(warned.contains("WARN") && warned.contains("--admin-api-key"), "{warned}");
+}
+
+#[test]
 fn without_workers_it_lives_but_is_not_ready() {
     let gateway = Gateway::start(&[], &[]);
     assert_eq!(get(gateway.port, "/health").0, 200);

@@ -2,6 +2,8 @@
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
+use crate::cors::is_cors;
+
 /// The worker that served a request, as registered (000, "Routed Worker Header").
 pub const ROUTED_WORKER: HeaderName = HeaderName::from_static("x-smg-routed-worker-id");
 /// The default routing-key header.
@@ -10,14 +12,13 @@ pub const ROUTING_KEY: HeaderName = HeaderName::from_static("x-smg-routing-key")
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Whether a client's header is passed on to the worker. A short list, so that what a client sends
-/// by chance (cookies, its user agent, gateway controls) never reaches an engine.
+/// by chance (cookies, its user agent, gateway controls) never reaches an engine. Credentials have a
+/// rule of their own ([`crate::access::credential`]).
 #[must_use]
 pub fn goes_upstream(name: &HeaderName) -> bool {
     const PASSED: [&str; 5] =
         ["x-request-id", "x-correlation-id", "traceparent", "tracestate", "x-smg-routing-key"];
-    *name == header::AUTHORIZATION
-        || PASSED.contains(&name.as_str())
-        || name.as_str().starts_with("anthropic-")
+    PASSED.contains(&name.as_str()) || name.as_str().starts_with("anthropic-")
 }
 
 /// Whether a worker's header is passed on to the client: all but the hop's own (RFC 9110, 7.6.1),
@@ -33,10 +34,10 @@ pub fn goes_downstream(name: &HeaderName) -> bool {
         header::PROXY_AUTHENTICATE,
         header::CONTENT_LENGTH,
     ];
-    const OURS: [&str; 4] =
-        ["keep-alive", "proxy-connection", "x-request-id", "x-smg-routed-worker-id"];
+    const OURS: [&str; 4] = ["keep-alive", "proxy-connection", "x-request-id", "x-session-id"];
     let text = name.as_str();
-    !HOP.contains(name) && !OURS.contains(&text) && !text.starts_with("x-smg-")
+    let ours = OURS.contains(&text) || text.starts_with("x-smg-") || is_cors(name);
+    !HOP.contains(name) && !ours
 }
 
 /// Whether `name` is nominated by a `Connection` header and so ends at this hop.
@@ -67,12 +68,19 @@ mod tests {
 
     #[test]
     fn upstream_gets_identity_and_tracing_only() {
-        for passed in ["authorization", "X-Request-Id", "anthropic-beta", "traceparent"] {
+        for passed in ["X-Request-Id", "anthropic-beta", "traceparent"] {
             assert!(goes_upstream(&name(passed)), "{passed}");
         }
-        for dropped in
-            ["cookie", "user-agent", "accept-encoding", "connection", "host", "x-smg-target-worker"]
-        {
+        for dropped in [
+            "cookie",
+            "user-agent",
+            "accept-encoding",
+            "connection",
+            "host",
+            "x-smg-target-worker",
+            "authorization",
+            "x-api-key",
+        ] {
             assert!(!goes_upstream(&name(dropped)), "{dropped}");
         }
     }
@@ -91,6 +99,8 @@ mod tests {
             "x-smg-error-code",
             "x-smg-routed-worker-id",
             "x-request-id",
+            "x-session-id",
+            "access-control-allow-origin",
         ] {
             assert!(!goes_downstream(&name(dropped)), "{dropped}");
         }

@@ -2,6 +2,8 @@
 //! into a tree, which headers travel, and how an error looks on each route.
 #![warn(missing_docs)]
 
+pub mod access;
+pub mod cors;
 pub mod error;
 pub mod header;
 pub mod hint;

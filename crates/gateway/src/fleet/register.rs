@@ -54,7 +54,9 @@ async fn join(gw: &Arc<Gateway>, id: Uuid, newcomer: Newcomer) {
     let Newcomer { origin, spec } = newcomer;
     let (settings, url) = (&gw.settings, origin.url().to_owned());
     let connections = spec.connections(&settings.connections);
-    let pool = Arc::new(Pool::new(origin, connections, Arc::clone(&gw.dial)));
+    let pool = Pool::new(origin, connections, Arc::clone(&gw.dial));
+    pool.bear(gw.access.for_worker(spec.api_key.clone()));
+    let pool = Arc::new(pool);
     let give_up = Instant::now() + settings.startup.timeout;
     let mut pause = FIRST_PAUSE.min(settings.startup.interval);
     let checks = spec.checks(settings.health.as_ref());
@@ -115,6 +117,8 @@ pub(crate) fn change(
         Ok(Terms::of(spec, &upstream.card, &gw.settings))
     })?;
     if let Ok(upstream) = &changed {
+        let key = upstream.terms.load().spec.api_key.clone();
+        upstream.pool.bear(gw.access.for_worker(key));
         tracing::info!(worker = &*upstream.worker.url, "worker changed");
         look_after(gw, upstream);
     }

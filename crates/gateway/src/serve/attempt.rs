@@ -47,6 +47,8 @@ async fn send(
 ) -> Result<(http::response::Parts, Exchange), Fault> {
     let pool = &lease.upstream.pool;
     let body = outgoing(held, &lease.upstream);
+    let bears = pool.credential();
+    let credential = held.gw.access.upstream(bears.as_ref(), &held.head.headers);
     let write = || {
         let mut request = Request::new(Outgoing::new(body.clone()));
         *request.method_mut() = held.head.method.clone();
@@ -59,6 +61,9 @@ async fn send(
             if goes_upstream(name) && !nominated(&held.head.headers, name) {
                 headers.append(name.clone(), value.clone());
             }
+        }
+        if let Some(credential) = credential {
+            headers.insert(header::AUTHORIZATION, credential.clone());
         }
         request
     };

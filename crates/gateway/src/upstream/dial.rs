@@ -6,9 +6,10 @@ use std::io;
 use std::pin::Pin;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 
 use super::Origin;
+use super::origin::is_off_limits;
 
 /// A byte stream to a worker.
 pub type Socket = Box<dyn Duplex>;
@@ -37,9 +38,27 @@ impl Dial for TcpDial {
         origin: &'a Origin,
     ) -> Pin<Box<dyn Future<Output = io::Result<Socket>> + Send + 'a>> {
         Box::pin(async move {
-            let stream = TcpStream::connect((origin.host(), origin.port())).await?;
+            let stream = connect(origin).await?;
             stream.set_nodelay(true)?;
             Ok(Box::new(stream) as Socket)
         })
     }
+}
+
+/// Connects to the first address of a worker's name that takes the connection. Addresses are looked
+/// at again here, because a name can lead anywhere, and to somewhere else tomorrow.
+async fn connect(origin: &Origin) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in lookup_host((origin.host(), origin.port())).await? {
+        if is_off_limits(address.ip()) {
+            let what = format!("{} is link-local or a metadata service", address.ip());
+            last = io::Error::new(io::ErrorKind::PermissionDenied, what);
+            continue;
+        }
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }

@@ -214,7 +214,7 @@ pub(crate) async fn fetch(
 }
 
 async fn ask(pool: &Pool, path: &str) -> Result<(StatusCode, Bytes), String> {
-    let request = Request::builder()
+    let mut request = Request::builder()
         .method(Method::GET)
         .uri(pool.origin().target(&path.parse().map_err(|_| format!("bad path {path}"))?))
         .header(header::HOST, pool.origin().authority())
@@ -222,11 +222,18 @@ async fn ask(pool: &Pool, path: &str) -> Result<(StatusCode, Bytes), String> {
         .header(header::CONNECTION, HeaderValue::from_static("close"))
         .body(Outgoing::default())
         .map_err(|error| error.to_string())?;
+    if let Some(credential) = pool.credential() {
+        request.headers_mut().insert(header::AUTHORIZATION, credential.clone());
+    }
     let mut link = pool.open().await.map_err(|error| error.to_string())?;
     let answer = link.sender.send_request(request);
     let mut whole = pin!(async {
         let response = answer.await.map_err(|error| error.to_string())?;
         let (parts, body) = response.into_parts();
+        // Never followed: a worker could send the gateway, and its key, anywhere.
+        if parts.status.is_redirection() {
+            return Err(format!("{}: a worker may not redirect", parts.status));
+        }
         let body = http_body_util::Limited::new(body, MAX_FETCH_BYTES);
         let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
         Ok::<_, String>((parts.status, body))

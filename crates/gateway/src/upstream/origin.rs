@@ -1,6 +1,7 @@
 //! A worker's address as registered.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderValue, Uri};
@@ -24,6 +25,8 @@ pub enum OriginError {
     Scheme(String),
     /// Credentials, a query or a fragment in the URL.
     Extra,
+    /// An address that is nobody's engine ([`is_off_limits`]).
+    OffLimits,
 }
 
 impl fmt::Display for OriginError {
@@ -34,6 +37,7 @@ impl fmt::Display for OriginError {
                 write!(f, "scheme '{scheme}' is not supported; use http://host:8000")
             }
             Self::Extra => f.write_str("a worker URL has no credentials and no query"),
+            Self::OffLimits => f.write_str("link-local and metadata addresses cannot be workers"),
         }
     }
 }
@@ -58,6 +62,9 @@ impl Origin {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         if host.is_empty() {
             return Err(OriginError::Malformed);
+        }
+        if host.parse().is_ok_and(is_off_limits) {
+            return Err(OriginError::OffLimits);
         }
         // `http` takes a port it cannot hold for none at all.
         let port = match authority.as_str().strip_prefix(authority.host()) {
@@ -110,6 +117,25 @@ impl Origin {
     }
 }
 
+/// Where clouds answer every machine with that machine's credentials, beside link-local addresses.
+const METADATA: [IpAddr; 4] = [
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+];
+
+/// Whether an address is never a worker's: link-local, or one of a cloud's metadata services, which
+/// whoever may register workers must not be able to ask through the gateway.
+pub(crate) fn is_off_limits(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    link_local || METADATA.contains(&address)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +171,12 @@ mod tests {
             "http://w1:0",
             "http://w1:",
             "http://[::1]:",
+            "http://169.254.169.254",
+            "http://169.254.0.1:8000",
+            "http://[fe80::1]:8000",
+            "http://[::ffff:169.254.169.254]",
+            "http://[fd00:ec2::254]",
+            "http://100.100.100.200",
         ] {
             assert!(Origin::parse(url).is_err(), "{url}");
         }

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use http::HeaderValue;
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -29,6 +31,8 @@ pub(crate) type Outgoing = Full<Bytes>;
 pub(crate) struct Pool {
     origin: Origin,
     dial: Arc<dyn Dial>,
+    /// The `Authorization` of everything sent here.
+    credential: ArcSwapOption<HeaderValue>,
     shelf: Mutex<Shelf>,
 }
 
@@ -46,7 +50,6 @@ struct Idle {
 }
 
 /// One connection and the right to send on it.
-#[derive(Debug)]
 pub(crate) struct Link {
     pub(super) sender: http1::SendRequest<Outgoing>,
     connection: http1::Connection<TokioIo<Ears>, Outgoing>,
@@ -54,9 +57,27 @@ pub(crate) struct Link {
     over: bool,
 }
 
+impl std::fmt::Debug for Link {
+    /// Without hyper's buffers, which hold what was sent, credentials and all.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("over", &self.over).finish_non_exhaustive()
+    }
+}
+
 impl Pool {
     pub(crate) fn new(origin: Origin, rules: Connections, dial: Arc<dyn Dial>) -> Self {
-        Self { origin, dial, shelf: Mutex::new(Shelf { rules, idle: Vec::new() }) }
+        let shelf = Mutex::new(Shelf { rules, idle: Vec::new() });
+        Self { origin, dial, credential: ArcSwapOption::empty(), shelf }
+    }
+
+    /// From now on this is sent as `Authorization`.
+    pub(crate) fn bear(&self, credential: Option<HeaderValue>) {
+        self.credential.store(credential.map(Arc::new));
+    }
+
+    /// What this worker is sent as `Authorization`, if the operator gave a key for it.
+    pub(crate) fn credential(&self) -> Option<HeaderValue> {
+        self.credential.load().as_deref().cloned()
     }
 
     pub(crate) const fn origin(&self) -> &Origin {

@@ -6,6 +6,8 @@
 mod rig;
 
 #[cfg(test)]
+mod access;
+#[cfg(test)]
 mod admin;
 #[cfg(test)]
 mod aliases;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use smg_gateway::Gateway;
 use smg_gateway::settings::{
-    Bodies, BreakerRules, BucketRules, CacheParams, Connections, Eviction, ExpectedWait,
+    Access, Bodies, BreakerRules, BucketRules, CacheParams, Connections, Eviction, ExpectedWait,
     HealthChecks, LoadPolling, Placement, PolicyName, PrefixRules, RetryRules, Settings, Startup,
     Sticky, Thresholds,
 };
@@ -60,6 +60,11 @@ impl Rig {
     /// A new client connection.
     pub(crate) fn client(&self) -> Client {
         Client::connect(&self.gw, 64 << 10)
+    }
+
+    /// A new connection of a client at this address.
+    pub(crate) fn client_at(&self, address: &str) -> Client {
+        Client::connect_from(&self.gw, 64 << 10, address.parse().expect("an address"))
     }
 
     /// A client whose socket holds no more than `bytes` that it has not read.
@@ -188,6 +193,7 @@ fn settings(workers: &[&Worker]) -> Settings {
         listen: anywhere,
         metrics: anywhere,
         duration_buckets: vec![1.0],
+        access: Access::default(),
         workers: workers.iter().map(|worker| worker.origin()).collect(),
         aliases: std::collections::BTreeMap::new(),
         startup: Startup {

@@ -29,7 +29,10 @@ impl Gateway {
     /// Starts one before these workers and waits until all have registered.
     pub(crate) fn start(workers: &[&str], flags: &[&str]) -> Self {
         let (port, metrics) = (free_port(), free_port());
-        let mut command = launch(["--host", "127.0.0.1", "--prometheus-host", "127.0.0.1"]);
+        let mut command = launch(["--prometheus-host", "127.0.0.1"]);
+        if !flags.contains(&"--host") {
+            command.args(["--host", "127.0.0.1"]);
+        }
         command.args(["--port", &port.to_string(), "--prometheus-port", &metrics.to_string()]);
         if !flags.contains(&"--policy") {
             command.args(["--policy", "round_robin"]);

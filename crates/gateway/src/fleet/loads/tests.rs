@@ -84,6 +84,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
         listen: "127.0.0.1:1".parse().unwrap(),
         metrics: "127.0.0.1:2".parse().unwrap(),
         duration_buckets: vec![1.0],
+        access: crate::settings::Access::default(),
         workers: vec![Origin::parse("http://w1").unwrap()],
         aliases: std::collections::BTreeMap::new(),
         startup: Startup {

@@ -1,5 +1,6 @@
 //! A client that may send anything and looks at every byte that comes back.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use smg_gateway::Gateway;
@@ -76,8 +77,12 @@ pub(crate) struct Client {
 
 impl Client {
     pub(super) fn connect(gw: &Arc<Gateway>, pipe: usize) -> Self {
+        Self::connect_from(gw, pipe, Ipv4Addr::LOCALHOST.into())
+    }
+
+    pub(super) fn connect_from(gw: &Arc<Gateway>, pipe: usize, peer: IpAddr) -> Self {
         let (socket, theirs) = tokio::io::duplex(pipe);
-        let conversation = tokio::spawn(Arc::clone(gw).converse(theirs));
+        let conversation = tokio::spawn(Arc::clone(gw).converse(theirs, peer));
         Self { socket, unread: Vec::new(), conversation }
     }
 

@@ -9,7 +9,6 @@ use smg_gateway::upstream::{Dial, Origin, Socket};
 
 use super::Worker;
 
-#[derive(Debug)]
 pub(super) struct Net {
     workers: HashMap<String, Worker>,
 }
@@ -18,6 +17,13 @@ impl Net {
     pub(super) fn of(workers: &[&Worker]) -> Self {
         let named = |worker: &&Worker| (worker.url().to_owned(), Worker::clone(worker));
         Self { workers: workers.iter().map(named).collect() }
+    }
+}
+
+impl std::fmt::Debug for Net {
+    /// Without what the workers were sent: tests ask what the gateway itself shows.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Net").finish_non_exhaustive()
     }
 }
 

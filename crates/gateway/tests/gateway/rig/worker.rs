@@ -63,6 +63,8 @@ pub(crate) struct Story {
     pub(crate) written: usize,
     /// Paths the gateway asked for itself.
     pub(crate) probed: Vec<String>,
+    /// What the gateway showed as `Authorization` when it asked for itself; empty for nothing.
+    pub(crate) keys: Vec<String>,
 }
 
 /// A scripted worker; clones are the same worker.
@@ -96,6 +98,7 @@ impl Worker {
             open: 0,
             written: 0,
             probed: Vec::new(),
+            keys: Vec::new(),
         };
         Self {
             origin: Origin::parse(&format!("http://{name}:8000")).expect("a worker's URL"),
@@ -230,6 +233,10 @@ impl Connection {
         loop {
             let head = self.read_head().await?;
             if let Some(path) = head.strip_prefix("GET ").and_then(|rest| rest.split(' ').next()) {
+                self.worker.tell(|story| {
+                    let key = head.lines().find_map(|line| line.strip_prefix("authorization: "));
+                    story.keys.push(key.unwrap_or_default().to_owned());
+                });
                 let Some(said) = self.probe(path) else { return Ok(()) };
                 self.socket.write_all(said.as_bytes()).await?;
                 continue;
