@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use self::lease::Flight;
 pub(crate) use self::lease::Lease;
+pub use self::snapshot::try_out as try_snapshot;
 
 use crate::fleet::{Group, Roster};
 use crate::settings::{Eviction, Sticky};
@@ -265,7 +266,8 @@ fn log(group: &Group, key: Key<'_>, outcome: Outcome, lease: Option<&Lease>) {
     let model = &*group.model;
     tracing::debug!(
         source = key.source.as_str(),
-        key = format_args!("{}:{model}:{}:{}", model.len(), Leg::Regular.letter(), key.text),
+        // As text, which is quoted: a `rid` may hold a line break.
+        key = format!("{}:{model}:{}:{}", model.len(), Leg::Regular.letter(), key.text),
         branch = outcome.as_str(),
         worker = lease.map_or("none", |lease| &lease.upstream.worker.url),
         model_id = model,

@@ -8,6 +8,8 @@ use http::HeaderName;
 pub use smg_decide::fleet::health::Thresholds;
 pub use smg_decide::place::{Assignment, BucketRules, ExpectedWait, PrefixRules};
 
+pub use crate::session::try_snapshot;
+
 use crate::upstream::Origin;
 
 /// Everything one gateway process needs to know.

@@ -1,6 +1,7 @@
 //! The flags as typed, and what they mean.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     Play(PlayFlags),
     /// Measure CPU and memory of smg beside a peer and HAProxy on the same work.
     Bench(bench::Args),
+    /// Measure what a pin takes in memory, and how long a snapshot takes.
+    Pins(PinsFlags),
     /// The bench's mock worker; the bench starts it as a process of its own.
     #[command(hide = true)]
     BenchWorker(bench::WorkerArgs),
@@ -87,6 +90,16 @@ enum Key {
     None,
     Rid,
     Header,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PinsFlags {
+    /// How many pins.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) pins: u32,
+    /// Where the snapshot is written for the while.
+    #[arg(long, default_value_os_t = std::env::temp_dir())]
+    pub(crate) dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

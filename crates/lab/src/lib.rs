@@ -6,4 +6,5 @@ pub mod bench;
 pub mod demo;
 pub mod dice;
 pub mod engine;
+pub mod pins;
 pub mod player;

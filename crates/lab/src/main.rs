@@ -1,4 +1,5 @@
-//! The lab's tools: one simulated engine, a play of conversations against any address, the bench.
+//! The lab's tools: one simulated engine, a play of conversations against any address, the bench,
+//! the measure of a pin.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -6,9 +7,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use tokio::net::TcpListener;
 
-use flags::{Command, EngineFlags, Flags, PlayFlags};
+use flags::{Command, EngineFlags, Flags, PinsFlags, PlayFlags};
 use smg_lab::demo::Sums;
-use smg_lab::{bench, engine, player};
+use smg_lab::{bench, engine, pins, player};
 
 mod flags;
 
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
         // The bench owns its process: threads, children and exit code.
         Command::Bench(args) => return bench::main(&args),
         Command::BenchWorker(args) => return bench::worker_main(&args),
+        Command::Pins(flags) => return run_pins(&flags),
         Command::Engine(flags) => Async::Engine(flags),
         Command::Play(flags) => Async::Play(flags),
     };
@@ -29,6 +31,10 @@ fn main() -> ExitCode {
                 }
             })
         });
+    exit(ended)
+}
+
+fn exit(ended: io::Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -37,6 +43,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn run_pins(flags: &PinsFlags) -> ExitCode {
+    let name = format!("lab-pins-{}", std::process::id());
+    let measured = pins::measure(flags.pins, &flags.dir.join(name));
+    exit(measured.and_then(|costs| write!(io::stdout(), "{costs}")))
 }
 
 /// What runs on tokio.
