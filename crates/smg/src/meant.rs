@@ -164,9 +164,9 @@ fn address((host_flag, host): (&str, &str), (port_flag, port): (&str, i64)) -> M
     let ip: IpAddr = host.parse().map_err(|_| {
         Complaint::about(host_flag, host, "expected an IP address like 0.0.0.0 or ::")
     })?;
-    let port = u16::try_from(port).ok().filter(|port| *port > 0);
+    let fits = u16::try_from(port).ok().filter(|port| *port > 0);
     let port =
-        port.ok_or_else(|| Complaint::about(port_flag, "", "expected a port from 1 to 65535"))?;
+        fits.ok_or_else(|| Complaint::about(port_flag, port, "expected a port from 1 to 65535"))?;
     Ok(SocketAddr::new(ip, port))
 }
 
@@ -321,7 +321,10 @@ mod tests {
             let Err(Complaint(said)) = meant(&format!("--policy random {bad}")) else {
                 panic!("{bad} was accepted")
             };
-            assert!(said.starts_with(bad.split_whitespace().next().unwrap()), "{said}");
+            // The flag, the value (of a list the one at fault) and what would do.
+            let mut typed = bad.split_whitespace();
+            let (flag, value) = (typed.next().unwrap(), typed.next_back().unwrap());
+            assert!(said.starts_with(flag) && said.to_lowercase().contains(value), "{said}");
         }
     }
 
