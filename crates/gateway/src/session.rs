@@ -11,7 +11,7 @@ use smg_decide::fleet::{Leg, WorkerId};
 use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
 use smg_decide::keys::{self, Key, Places, Treatment};
 use smg_decide::pins::table::{Table, Turn};
-use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules};
+use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules, Step};
 use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt};
 use smg_wire::header::ROUTING_KEY;
 use tokio::time::Instant;
@@ -102,9 +102,18 @@ impl Session {
             own: value(&ROUTING_KEY),
         };
         let key = keys::derive(treatment, places);
-        let hashed = matches!(treatment, Treatment::Hash | Treatment::HashOwn);
+        // A new key's first request is placed exactly as it would be without the override (000, "How
+        // the Override Composes with Each Policy"): the policy sees the key that it would see then.
+        let seen = match treatment {
+            Treatment::Pin => {
+                let listed = self.rules.headers.iter().map(value);
+                let alone = Places { rid: None, listed, own: value(&ROUTING_KEY) };
+                keys::derive(keys::treatment(policy.keys(), false), alone)
+            }
+            _ => key,
+        };
         let ask = Ask {
-            key: key.filter(|_| hashed).map(|key| key.text),
+            key: seen.map(|key| key.text),
             target: value(&TARGET_WORKER).filter(|_| treatment == Treatment::HashOwn),
             prompt,
             now: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -189,7 +198,12 @@ impl Session {
         if let Turn::Propose(_) = turn {
             let proposal = assignment.propose(&*group.policy, &asking.ask, candidates, dice);
             group.branches.decided(&proposal);
-            let proposal = group.workers.get(proposal.at?)?;
+            // The threshold is no hard limit: where the policy finds nobody, the pinned worker stays.
+            let at = proposal.at.or_else(|| match turn {
+                Turn::Propose(Step::Respill(pinned)) => candidates.find(pinned),
+                _ => None,
+            });
+            let proposal = group.workers.get(at?)?;
             turn = table.turn(*key, Some(proposal.id), now, available);
             let used = matches!(turn, Turn::Fly { proposal_used: true, .. });
             if used && *assignment == Assignment::Delegate {

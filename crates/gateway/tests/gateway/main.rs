@@ -12,6 +12,8 @@ mod answers;
 #[cfg(test)]
 mod broken_workers;
 #[cfg(test)]
+mod composition;
+#[cfg(test)]
 mod deadlines;
 #[cfg(test)]
 mod drain;
