@@ -137,6 +137,16 @@ fn decisions_are_logged_at_debug_one_json_object_a_line() {
 }
 
 #[test]
+fn a_sweep_that_evicts_is_logged_at_info() {
+    let worker = Worker::start();
+    let flags = ["--sticky-sessions", "--max-idle-secs", "1", "--eviction-interval", "1"];
+    let gateway = Gateway::start(&[&worker.url], &flags);
+    post(gateway.port, r#"{"model":"m","rid":"k","messages":[]}"#);
+    let line = gateway.wait_for_log("ManualPolicy TTL eviction");
+    assert!(line.contains("INFO") && line.contains("evicted 1 entries, remaining 0"), "{line}");
+}
+
+#[test]
 fn nobody_writes_log_lines_of_his_own() {
     let worker = Worker::start();
     let gateway =

@@ -15,6 +15,7 @@ async fn fleet(
     change: impl FnOnce(&mut Settings),
 ) -> (Rig, Vec<Worker>) {
     let workers: Vec<_> = ["w1", "w2", "w3"].map(|name| Worker::serving(name, &["m", "n"])).into();
+    workers.iter().for_each(|worker| worker.waiting(0));
     let all: Vec<_> = workers.iter().collect();
     let rig = Rig::start(&all, |settings| {
         settings.placement.policy = policy;
@@ -236,20 +237,26 @@ async fn the_threshold_is_no_limit_a_placement_may_pick_the_pinned_worker_again(
         workers.iter().for_each(|worker| {
             worker.usually(script().hang());
         });
-        if policy == PolicyName::LeastLoad {
-            workers[1..].iter().for_each(|worker| worker.health(Some("503 Gone")));
-            rig.until("one is left", |gw| gw.workers() == (1, 3)).await;
-        }
         let mut clients = Vec::new();
         for n in 0..4 {
+            if policy == PolicyName::LeastLoad && n == 2 {
+                // From now on the policy skips everybody.
+                workers.iter().for_each(|worker| worker.waiting(9));
+                later(11.0).await;
+            }
             let mut client = rig.client();
             client.send(post("/v1/chat/completions", &[(KEY, "k")], CHAT)).await;
-            rig.until("it is there", |_| workers[0].served() == n + 1).await;
+            let most = || workers.iter().map(Worker::served).max();
+            rig.until("it is there", |_| most() == Some(n + 1)).await;
             clients.push(client);
         }
         let branches = ["vacant", "occupied_hit", "cap_respill"].map(|branch| rig.branch(branch));
         assert_eq!(branches, [1, 1, 2], "{policy:?}");
         assert_eq!(entries(&rig), 1);
+        if policy == PolicyName::LeastLoad {
+            by_header(&rig, "new").await;
+            assert_eq!(rig.branch("no_healthy_workers"), 1, "a new key has nowhere to go");
+        }
     }
 }
 

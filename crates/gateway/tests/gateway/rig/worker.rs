@@ -25,6 +25,8 @@ pub(crate) enum Door {
 struct Probes {
     health: Option<&'static str>,
     models: Vec<&'static str>,
+    /// What `/loads` says, if it is there.
+    waiting: Option<u32>,
 }
 
 /// A request as it arrived.
@@ -81,7 +83,7 @@ impl Worker {
     pub(crate) fn serving(name: &str, models: &[&'static str]) -> Self {
         let story = Story {
             door: Door::Open,
-            probes: Probes { health: Some("200 OK"), models: models.to_vec() },
+            probes: Probes { health: Some("200 OK"), models: models.to_vec(), waiting: None },
             scripts: VecDeque::new(),
             usual: super::script().say(json(&format!(r#"{{"from":"{name}"}}"#))),
             requests: Vec::new(),
@@ -131,6 +133,11 @@ impl Worker {
     /// What `GET /health` says; `None` closes the connection.
     pub(crate) fn health(&self, status: Option<&'static str>) {
         self.tell(|story| story.probes.health = status);
+    }
+
+    /// Reports this many waiting requests when it is asked for its load.
+    pub(crate) fn waiting(&self, requests: u32) {
+        self.tell(|story| story.probes.waiting = Some(requests));
     }
 
     /// What the worker knows now.
@@ -240,7 +247,10 @@ impl Connection {
                         story.probes.models.iter().map(|m| format!(r#"{{"id":"{m}"}}"#)).collect();
                     Some(json(&format!(r#"{{"data":[{}]}}"#, ids.join(","))))
                 }
-                _ => Some(answer("404 Not Found", &[], "")),
+                path => match story.probes.waiting.filter(|_| path.starts_with("/loads?")) {
+                    Some(n) => Some(json(&format!(r#"{{"loads":[{{"num_waiting_reqs":{n}}}]}}"#))),
+                    None => Some(answer("404 Not Found", &[], "")),
+                },
             }
         })
     }
