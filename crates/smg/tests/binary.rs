@@ -137,6 +137,26 @@ fn decisions_are_logged_at_debug_one_json_object_a_line() {
 }
 
 #[test]
+fn only_the_overrides_decisions_are_logged() {
+    let worker = Worker::start();
+    for (flags, lines) in [
+        (&["--routing-key-override", "--log-level", "debug"][..], 2),
+        (&["--routing-key-override", "--log-level", "info"], 0),
+        (&["--log-level", "debug"], 0),
+        (&["--routing-key-override", "--log-level", "debug", "--policy", "manual"], 0),
+    ] {
+        let gateway = Gateway::start(&[&worker.url], flags);
+        for body in [r#"{"rid":"k_t1","messages":[]}"#, r#"{"messages":[]}"#] {
+            assert_eq!(post_with(gateway.port, "x-nothing: special", body).0, 200);
+        }
+        assert_eq!(post_with(gateway.port, "x-smg-routing-key: k", r#"{"messages":[]}"#).0, 200);
+        gateway.signal("TERM");
+        let log = gateway.whole_log();
+        assert_eq!(log.matches("Sticky routing decision").count(), lines, "{flags:?}: {log}");
+    }
+}
+
+#[test]
 fn a_sweep_that_evicts_is_logged_at_info() {
     let worker = Worker::start();
     let flags = ["--sticky-sessions", "--max-idle-secs", "1", "--eviction-interval", "1"];

@@ -411,3 +411,59 @@ async fn the_fourth_hour_is_too_long_only_where_eviction_is_on() {
         assert_eq!(entries(&rig), kept, "eviction on: {on}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_sweep_takes_the_pins_of_manual_too() {
+    let (rig, _workers) = fleet(PolicyName::Manual, false, |_| {}).await;
+    by_header(&rig, "k").await;
+    later(14_399.0 + 122.0).await;
+    assert_eq!(entries(&rig), 0);
+    by_header(&rig, "k").await;
+    assert_eq!(rig.branch("vacant"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn manual_returns_home_in_every_mode() {
+    for assignment in
+        [Assignment::Random, Assignment::MinLoad, Assignment::MinGroup, Assignment::Delegate]
+    {
+        let (rig, workers) = fleet(PolicyName::Manual, true, |settings| {
+            settings.sticky.assignment = Some(assignment);
+        })
+        .await;
+        let home = by_rid(&rig, "k").await;
+        let at = workers.iter().find(|worker| worker.url().contains(&home)).unwrap();
+        at.health(Some("500 No"));
+        rig.until("it is out", |gw| gw.workers() == (2, 3)).await;
+        let refuge = by_rid(&rig, "k_t1").await;
+        assert_ne!(refuge, home);
+        assert_eq!(by_rid(&rig, "k_t2").await, refuge, "{assignment:?}");
+        at.health(Some("200 OK"));
+        rig.until("it is back", |gw| gw.workers() == (3, 3)).await;
+        assert_eq!(by_rid(&rig, "k_t3").await, home, "{assignment:?}");
+        assert_eq!((rig.branch("occupied_miss"), rig.branch("occupied_hit")), (1, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_third_in_flight_is_placed_again_by_the_assignment_mode() {
+    // The policy would always pick the first worker.
+    let (rig, workers) = fleet(PolicyName::Passthrough, true, |settings| {
+        settings.sticky.assignment = Some(Assignment::MinLoad);
+    })
+    .await;
+    workers.iter().for_each(|worker| {
+        worker.usually(script().hang());
+    });
+    let mut clients = Vec::new();
+    for n in 0..6 {
+        let mut client = rig.client();
+        client.send(post("/v1/chat/completions", &[(KEY, "k")], CHAT)).await;
+        let served = || workers.iter().map(Worker::served).sum::<usize>();
+        rig.until("it is there", |_| served() == n + 1).await;
+        clients.push(client);
+    }
+    let counts: Vec<_> = workers.iter().map(Worker::served).collect();
+    assert_eq!(counts, [2, 2, 2]);
+    assert_eq!((rig.branch("vacant"), rig.branch("cap_respill")), (1, 2));
+}
