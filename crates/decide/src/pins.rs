@@ -7,6 +7,7 @@
 use crate::fleet::WorkerId;
 
 pub mod records;
+pub mod saved;
 pub mod table;
 
 /// How a sticky decision came about; its text is the `branch` label of

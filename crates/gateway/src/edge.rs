@@ -22,7 +22,8 @@ use smg_wire::route::{Dialect, Route, Row};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
-use self::patience::Patient;
+pub(crate) use self::patience::InHand;
+use self::patience::{HEAD_WITHIN, Heads, Patient};
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
 use crate::{admin, serve, tasks};
@@ -61,10 +62,15 @@ pub(crate) async fn converse(
     // Who comes while the gateway leaves gets one answer, and does not hold it up.
     let late = gw.drain.draining();
     let drain = (!late).then(|| gw.drain.watch());
-    let socket = Patient::new(socket, gw.limits.request_timeout);
+    let heads = Heads::default();
+    let socket = Patient::new(socket, gw.limits.request_timeout, heads.clone());
+    let arrivals = heads.clone();
     let service = service_fn(move |request| {
-        let gw = Arc::clone(&gw);
-        async move { Ok::<_, Infallible>(greet(&gw, request, peer).await) }
+        let (gw, in_hand) = (Arc::clone(&gw), arrivals.arrived());
+        async move {
+            let reply = greet(&gw, request, peer).await;
+            Ok::<_, Infallible>(reply.map(|body| body.in_hand(in_hand)))
+        }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -82,7 +88,14 @@ pub(crate) async fn converse(
             served = connection.as_mut() => served,
             () = drain.begun() => {
                 connection.as_mut().graceful_shutdown();
-                connection.await
+                // Half a head holds nobody up: only what is being answered is waited for.
+                loop {
+                    match tokio::time::timeout(HEAD_WITHIN, connection.as_mut()).await {
+                        Ok(served) => break served,
+                        Err(_) if heads.is_in_hand() => {}
+                        Err(_) => break Ok(()),
+                    }
+                }
             }
         },
     };

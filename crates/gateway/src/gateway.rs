@@ -160,9 +160,12 @@ impl Gateway {
     /// Leaves: `/readiness` says so, new requests are refused, running ones end. False when `grace`
     /// was over before they had.
     pub async fn drain(&self, grace: Duration) -> bool {
-        let drained = self.drain.run(grace).await;
+        self.drain.run(grace).await
+    }
+
+    /// Writes the sticky snapshot, if there is to be one: the last act, however the drain ended.
+    pub fn save_pins(&self) {
         self.session.save(&self.fleet);
-        drained
     }
 
     /// Connections that a drain still waits for.

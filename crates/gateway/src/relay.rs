@@ -16,6 +16,7 @@ use smg_wire::error::stream_event;
 use smg_wire::route::Dialect;
 use smg_wire::sse::Tail;
 
+use crate::edge::InHand;
 use crate::session::Lease;
 use crate::telemetry::CallGuard;
 use crate::upstream::Exchange;
@@ -73,6 +74,8 @@ pub(crate) struct ReplyBody {
     kind: Kind,
     /// Counts the request as in flight until the last byte.
     call: Option<CallGuard>,
+    /// Tells the client's connection that it is being answered.
+    in_hand: Option<InHand>,
 }
 
 #[derive(Debug)]
@@ -172,17 +175,23 @@ impl Relay {
 impl ReplyBody {
     /// A body that is all there.
     pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
-        Self { kind: Kind::Whole(bytes.into()), call: None }
+        Self { kind: Kind::Whole(bytes.into()), call: None, in_hand: None }
     }
 
     /// A body that is still coming.
     pub(crate) fn stream(relay: Relay) -> Self {
-        Self { kind: Kind::Stream(Box::new(relay)), call: None }
+        Self { kind: Kind::Stream(Box::new(relay)), call: None, in_hand: None }
     }
 
     /// Keeps the request counted as in flight.
     pub(crate) fn counted(mut self, call: CallGuard) -> Self {
         self.call = Some(call);
+        self
+    }
+
+    /// Tells the client's connection until the last byte that it is being answered.
+    pub(crate) fn in_hand(mut self, in_hand: InHand) -> Self {
+        self.in_hand = Some(in_hand);
         self
     }
 }

@@ -12,12 +12,13 @@ use smg_decide::fleet::{Leg, WorkerId};
 use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
 use smg_decide::keys::{self, Key, Places, Treatment};
 use smg_decide::pins::table::{Table, Turn};
-use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules};
+use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules, Step};
 use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt, Receipt};
 use smg_wire::header::ROUTING_KEY;
 
 use self::lease::Flight;
 pub(crate) use self::lease::Lease;
+pub use self::snapshot::try_out as try_snapshot;
 
 use crate::clock::Clock;
 use crate::fleet::{Group, Roster};
@@ -109,9 +110,18 @@ impl Session {
             own: value(&ROUTING_KEY),
         };
         let key = keys::derive(treatment, places);
-        let hashed = matches!(treatment, Treatment::Hash | Treatment::HashOwn);
+        // A new key's first request is placed exactly as it would be without the override (000, "How
+        // the Override Composes with Each Policy"): the policy sees the key that it would see then.
+        let seen = match treatment {
+            Treatment::Pin => {
+                let listed = self.rules.headers.iter().map(value);
+                let alone = Places { rid: None, listed, own: value(&ROUTING_KEY) };
+                keys::derive(keys::treatment(policy.keys(), false), alone)
+            }
+            _ => key,
+        };
         let ask = Ask {
-            key: key.filter(|_| hashed).map(|key| key.text),
+            key: seen.map(|key| key.text),
             target: value(&TARGET_WORKER).filter(|_| treatment == Treatment::HashOwn),
             prompt,
             now: self.clock.millis(),
@@ -212,7 +222,12 @@ impl Session {
         if let Turn::Propose(step) = turn {
             let proposal = assignment.propose(&*group.policy, &asking.ask, candidates, dice);
             group.branches.decided(&proposal);
-            let proposal = group.workers.get(proposal.at?)?;
+            // The threshold is no hard limit: where the policy finds nobody, the pinned worker stays.
+            let at = proposal.at.or_else(|| match step {
+                Step::Respill(pinned) => candidates.find(pinned),
+                _ => None,
+            });
+            let proposal = group.workers.get(at?)?;
             turn = if *keep_pin {
                 table.detour(*key, step, proposal.id, now)
             } else {
@@ -289,7 +304,8 @@ fn log(group: &Group, key: Key<'_>, outcome: Outcome, lease: Option<&Lease>) {
     let model = &*group.model;
     tracing::debug!(
         source = key.source.as_str(),
-        key = format_args!("{}:{model}:{}:{}", model.len(), Leg::Regular.letter(), key.text),
+        // As text, which is quoted: a `rid` may hold a line break.
+        key = format!("{}:{model}:{}:{}", model.len(), Leg::Regular.letter(), key.text),
         branch = outcome.as_str(),
         worker = lease.map_or("none", |lease| &lease.upstream.worker.url),
         model_id = model,

@@ -14,6 +14,8 @@ pub use smg_decide::retry::Rules as RetryRules;
 pub use smg_wire::cors::{Cors, origin};
 
 pub use crate::access::Secret;
+pub use crate::session::try_snapshot;
+
 use crate::upstream::Origin;
 
 /// Everything one gateway process needs to know.

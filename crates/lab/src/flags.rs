@@ -1,6 +1,7 @@
 //! The flags as typed, and what they mean.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     PickBench,
     /// Measure CPU and memory of smg beside a peer and HAProxy on the same work.
     Bench(bench::Args),
+    /// Measure what a pin takes in memory, and how long a snapshot takes.
+    Pins(PinsFlags),
     /// The bench's mock worker; the bench starts it as a process of its own.
     #[command(hide = true)]
     BenchWorker(bench::WorkerArgs),
@@ -41,7 +44,7 @@ pub(crate) enum Command {
 pub(crate) struct StudyFlags {
     /// A file in the Mooncake format to study instead of the generated traces.
     #[arg(long)]
-    pub(crate) mooncake: Option<std::path::PathBuf>,
+    pub(crate) mooncake: Option<PathBuf>,
     /// How many engines.
     #[arg(long, default_value_t = Engines::default().workers)]
     workers: usize,
@@ -114,6 +117,16 @@ enum Key {
     None,
     Rid,
     Header,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PinsFlags {
+    /// How many pins.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) pins: u32,
+    /// Where the snapshot is written for the while.
+    #[arg(long, default_value_os_t = std::env::temp_dir())]
+    pub(crate) dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

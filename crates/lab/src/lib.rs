@@ -7,6 +7,7 @@ pub mod demo;
 pub mod dice;
 pub mod engine;
 pub mod pick_bench;
+pub mod pins;
 pub mod player;
 pub mod prefix_study;
 pub mod simulator;

@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use tokio::net::TcpListener;
 
-use flags::{Command, EngineFlags, Flags, PlayFlags, StudyFlags};
+use flags::{Command, EngineFlags, Flags, PinsFlags, PlayFlags, StudyFlags};
 use smg_lab::demo::Sums;
 use smg_lab::traces::mooncake;
-use smg_lab::{bench, engine, pick_bench, player, prefix_study, simulator};
+use smg_lab::{bench, engine, pick_bench, pins, player, prefix_study, simulator};
 
 mod flags;
 
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => return simulator::main(&args),
         Command::PrefixStudy(flags) => return told(run_study(&flags)),
         Command::PickBench => return told(pick_bench::print(&mut io::stdout())),
+        Command::Pins(flags) => return run_pins(&flags),
         Command::Engine(flags) => Async::Engine(flags),
         Command::Play(flags) => Async::Play(flags),
     };
@@ -46,6 +47,12 @@ fn told(ended: io::Result<()>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn run_pins(flags: &PinsFlags) -> ExitCode {
+    let name = format!("lab-pins-{}", std::process::id());
+    let measured = pins::measure(flags.pins, &flags.dir.join(name));
+    told(measured.and_then(|costs| write!(io::stdout(), "{costs}")))
 }
 
 /// What runs on tokio.

@@ -21,6 +21,11 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// Plays the demo, then serves until Ctrl-C.
 pub(crate) fn run(flags: &DemoFlags) -> Result<(), Complaint> {
+    // Two gateways, each with a metrics listener a thousand ports below.
+    if !(1001..=65534).contains(&flags.port) {
+        let why = "expected a port from 1001 to 65534";
+        return Err(Complaint(format!("--port {}: {why}", flags.port)));
+    }
     let runtimes = Runtimes::build(RuntimeChoice::Shared).map_err(failed)?;
     runtimes.block_on(async {
         let profile = demo::profile(MODEL);

@@ -32,8 +32,9 @@ pub(crate) enum Command {
 /// `smg demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoFlags {
-    /// Where the sticky gateway of the demo listens
-    #[arg(long, value_name = "PORT", default_value_t = 30000, allow_negative_numbers = true)]
+    /// Where the sticky gateway of the demo listens; the other one listens a port above, metrics of
+    /// both a thousand below
+    #[arg(long, value_name = "PORT", default_value_t = 30000, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) port: i64,
 
     /// Exit after the tables instead of serving on
@@ -50,7 +51,7 @@ pub(crate) struct Flags {
     pub(crate) host: String,
 
     /// Port to listen on
-    #[arg(long, value_name = "PORT", default_value_t = 30000, allow_negative_numbers = true)]
+    #[arg(long, value_name = "PORT", default_value_t = 30000, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) port: i64,
 
     /// Address of the metrics listener
@@ -58,11 +59,11 @@ pub(crate) struct Flags {
     pub(crate) prometheus_host: String,
 
     /// Port of the metrics listener (GET /metrics)
-    #[arg(long, value_name = "PORT", default_value_t = 29000, allow_negative_numbers = true)]
+    #[arg(long, value_name = "PORT", default_value_t = 29000, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) prometheus_port: i64,
 
     /// Upper bounds, in seconds and ascending, of every duration histogram
-    #[arg(long, value_name = "SECONDS", num_args = 1.., default_values_t = BUCKETS)]
+    #[arg(long, value_name = "SECONDS", num_args = 1.., default_values_t = BUCKETS, value_parser = number)]
     pub(crate) prometheus_duration_buckets: Vec<f64>,
 
     /// Headers searched, in order, for a client's request id; naming them replaces the list
@@ -79,8 +80,7 @@ pub(crate) struct Flags {
         value_name = "SECS",
         default_value_t = 1800,
         allow_negative_numbers = true,
-        help_heading = "Workers"
-    )]
+        help_heading = "Workers", value_parser = whole)]
     pub(crate) worker_startup_timeout_secs: i64,
 
     /// Longest pause between two attempts to register a worker; the first pauses are shorter
@@ -89,8 +89,7 @@ pub(crate) struct Flags {
         value_name = "SECS",
         default_value_t = 30,
         allow_negative_numbers = true,
-        help_heading = "Workers"
-    )]
+        help_heading = "Workers", value_parser = whole)]
     pub(crate) worker_startup_check_interval: i64,
 
     /// Wait this long before the first attempt to register workers
@@ -99,8 +98,7 @@ pub(crate) struct Flags {
         value_name = "SECS",
         default_value_t = 0,
         allow_negative_numbers = true,
-        help_heading = "Workers"
-    )]
+        help_heading = "Workers", value_parser = whole)]
     pub(crate) worker_startup_delay: i64,
 
     /// Make each data-parallel rank of an engine a worker, URL@0, URL@1 and so on, and tell the
@@ -158,8 +156,7 @@ pub(crate) struct StickyFlags {
         alias = "sticky-key-idle-secs",
         value_name = "SECS",
         default_value_t = 14400,
-        allow_negative_numbers = true
-    )]
+        allow_negative_numbers = true, value_parser = whole)]
     pub(crate) max_idle_secs: i64,
 
     /// Seconds between two sweeps of idle pins, 0 for none [alias: --eviction-interval-secs]
@@ -168,12 +165,11 @@ pub(crate) struct StickyFlags {
         alias = "eviction-interval-secs",
         value_name = "SECS",
         default_value_t = 120,
-        allow_negative_numbers = true
-    )]
+        allow_negative_numbers = true, value_parser = whole)]
     pub(crate) eviction_interval: i64,
 
     /// Most pins kept, 0 for no bound; at the bound an idle one gives way
-    #[arg(long, value_name = "N", default_value_t = 8_000_000, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 8_000_000, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) max_sticky_keys: i64,
 
     /// Keep pins in this file, so that they outlive a restart
@@ -185,16 +181,16 @@ pub(crate) struct StickyFlags {
 #[command(next_help_heading = "Requests and connections")]
 pub(crate) struct RequestFlags {
     /// Largest request body, and largest non-streaming answer of a worker
-    #[arg(long, value_name = "BYTES", default_value_t = 512 << 20, allow_negative_numbers = true)]
+    #[arg(long, value_name = "BYTES", default_value_t = 512 << 20, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) max_payload_size: i64,
 
     /// Bound on the whole exchange with a worker, a streamed answer included
-    #[arg(long, value_name = "SECS", default_value_t = 1800, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECS", default_value_t = 1800, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) request_timeout_secs: i64,
 
     /// Close connections to workers that have been idle this long, 0 never; keep it below the
     /// engine's own keep-alive timeout
-    #[arg(long, value_name = "SECS", default_value_t = 3, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECS", default_value_t = 3, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) upstream_pool_idle_timeout_secs: i64,
 }
 
@@ -202,23 +198,23 @@ pub(crate) struct RequestFlags {
 #[command(next_help_heading = "Retries and circuit breakers")]
 pub(crate) struct RetryFlags {
     /// Attempts for a request in all, the first included
-    #[arg(long, value_name = "N", default_value_t = 5, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 5, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) retry_max_retries: i64,
 
     /// Wait before the second attempt
-    #[arg(long, value_name = "MS", default_value_t = 50, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", default_value_t = 50, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) retry_initial_backoff_ms: i64,
 
     /// Longest wait between two attempts, and longest Retry-After that is waited for
-    #[arg(long, value_name = "MS", default_value_t = 30_000, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", default_value_t = 30_000, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) retry_max_backoff_ms: i64,
 
     /// Growth of the wait from one attempt to the next
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.5, allow_negative_numbers = true)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.5, allow_negative_numbers = true, value_parser = number)]
     pub(crate) retry_backoff_multiplier: f64,
 
     /// Share by which a wait is drawn longer or shorter
-    #[arg(long, value_name = "SHARE", default_value_t = 0.2, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2, allow_negative_numbers = true, value_parser = number)]
     pub(crate) retry_jitter_factor: f64,
 
     /// Send each request once
@@ -226,19 +222,19 @@ pub(crate) struct RetryFlags {
     pub(crate) disable_retries: bool,
 
     /// Failures in a row that open a worker's circuit breaker
-    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) cb_failure_threshold: i64,
 
     /// Successes in a row that close it again, and probes let through at once
-    #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) cb_success_threshold: i64,
 
     /// How long it stays open before probes are let through
-    #[arg(long, value_name = "SECS", default_value_t = 60, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECS", default_value_t = 60, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) cb_timeout_duration_secs: i64,
 
     /// Checked, without effect: failures are counted in a row, not in a window
-    #[arg(long, value_name = "SECS", default_value_t = 120, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECS", default_value_t = 120, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) cb_window_duration_secs: i64,
 
     /// Never keep requests from a worker because of failures
@@ -250,19 +246,19 @@ pub(crate) struct RetryFlags {
 #[command(next_help_heading = "Health checks")]
 pub(crate) struct HealthFlags {
     /// Seconds between two checks of a worker
-    #[arg(long, value_name = "SECS", default_value_t = 60, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECS", default_value_t = 60, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) health_check_interval_secs: i64,
 
     /// Bound on one check
-    #[arg(long, value_name = "SECS", default_value_t = 5, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECS", default_value_t = 5, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) health_check_timeout_secs: i64,
 
     /// Failures in a row that take a worker out
-    #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) health_failure_threshold: i64,
 
     /// Successes in a row that bring it back
-    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) health_success_threshold: i64,
 
     /// Path that is asked
@@ -286,7 +282,7 @@ pub(crate) struct ProcessFlags {
     pub(crate) log_json: bool,
 
     /// How long running requests may take to end after SIGTERM or SIGINT
-    #[arg(long, value_name = "SECS", default_value_t = 180, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECS", default_value_t = 180, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) shutdown_grace_period_secs: i64,
 
     /// How requests share the cores: one pool of threads, or one thread and listener for each core
@@ -331,9 +327,41 @@ pub(crate) enum RuntimeChoice {
     PerCore,
 }
 
+/// A parser's own words ("invalid digit found in string") help nobody.
+fn whole(typed: &str) -> Result<i64, &'static str> {
+    typed.parse().map_err(|_| "expected a whole number below 2^63")
+}
+
+fn number(typed: &str) -> Result<f64, &'static str> {
+    typed.parse().map_err(|_| "expected a number")
+}
+
 const BUCKETS: [f64; 29] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 45.0, 60.0,
     90.0, 120.0, 180.0, 240.0, 300.0, 480.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0, 5400.0, 7200.0,
 ];
 const REQUEST_ID_HEADERS: [&str; 4] =
     ["x-request-id", "x-correlation-id", "x-trace-id", "request-id"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn whatever_cannot_be_read_is_refused_by_the_name_of_its_flag_with_what_would_do() {
+        for command in Cli::command().get_subcommands() {
+            for flag in command.get_arguments().filter(|flag| flag.get_action().takes_values()) {
+                let name = format!("--{}", flag.get_id().as_str().replace('_', "-"));
+                let takes = |typed: &str| {
+                    Cli::try_parse_from(["smg", command.get_name(), &name, typed]).err()
+                };
+                // Names, URLs and paths are judged as meant (`meant.rs`).
+                let Some(error) = takes("?") else { continue };
+                let said = error.to_string();
+                assert!(said.contains(&name), "{name}: {said}");
+                assert!(said.contains("expected ") || said.contains("possible values"), "{said}");
+            }
+        }
+    }
+}

@@ -17,6 +17,11 @@ use crate::runtimes::{Runtimes, listen};
 /// Runs a gateway until it is told to leave.
 pub(crate) fn run(flags: &Flags) -> Result<(), Complaint> {
     let settings = meant::settings(flags)?;
+    if let Some(file) = &settings.sticky.snapshot {
+        smg_gateway::settings::try_snapshot(file).map_err(|why| {
+            Complaint(format!("--sticky-snapshot {}: cannot be written: {why}", file.display()))
+        })?;
+    }
     logging::start(&flags.process);
     let runtimes = Runtimes::build(flags.process.runtime).map_err(|error| {
         Complaint(format!("the threads of --runtime could not be started: {error}"))
@@ -88,6 +93,7 @@ async fn leave(gateway: &Gateway, settings: &Settings) {
         drained = gateway.drain(settings.shutdown_grace) => drained,
         () = told_to_leave() => false,
     };
+    gateway.save_pins();
     if drained {
         tracing::info!("every request has ended; leaving");
     } else {

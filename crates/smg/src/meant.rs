@@ -238,9 +238,9 @@ fn address((host_flag, host): (&str, &str), (port_flag, port): (&str, i64)) -> M
     let ip: IpAddr = host.parse().map_err(|_| {
         Complaint::about(host_flag, host, "expected an IP address like 0.0.0.0 or ::")
     })?;
-    let port = u16::try_from(port).ok().filter(|port| *port > 0);
+    let fits = u16::try_from(port).ok().filter(|port| *port > 0);
     let port =
-        port.ok_or_else(|| Complaint::about(port_flag, "", "expected a port from 1 to 65535"))?;
+        fits.ok_or_else(|| Complaint::about(port_flag, port, "expected a port from 1 to 65535"))?;
     Ok(SocketAddr::new(ip, port))
 }
 
@@ -440,6 +440,10 @@ mod tests {
             let flag = bad.split([' ', '=']).next().unwrap();
             assert!(said.starts_with(flag), "{said}");
             assert!(!said.contains("hush"), "{said}");
+            // The flag, the value (of a list the one at fault) and what would do.
+            let value = bad.split([' ', '=']).next_back().unwrap();
+            let shown = !flag.contains("-key");
+            assert!(!shown || said.to_lowercase().contains(value), "{said}");
         }
     }
 

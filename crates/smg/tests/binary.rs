@@ -26,6 +26,9 @@ fn what_cannot_be_meant_ends_with_one_line_that_names_the_flag() {
         ("--policy random --stream-request-bodies-over 5", 2, "--stream-request-bodies-over"),
         ("--policy random --enable-mesh", 2, "--enable-mesh"),
         ("--policy random --port", 2, "--port"),
+        ("--policy random --port many", 2, "expected a whole number"),
+        ("--policy random --max-idle-secs 99999999999999999999", 2, "expected a whole number"),
+        ("--policy random --sticky-snapshot /no/such/place", 1, "--sticky-snapshot /no/such/place"),
     ] {
         let done = launch(flags.split(' ')).output().unwrap();
         let said = String::from_utf8(done.stderr).unwrap();
@@ -143,6 +146,82 @@ fn decisions_are_logged_at_debug_one_json_object_a_line() {
         ("model_id", "m"),
     ] {
         assert_eq!(line[field], value, "{line}");
+    }
+}
+
+#[test]
+fn only_the_overrides_decisions_are_logged() {
+    let worker = Worker::start();
+    for (flags, lines) in [
+        (&["--routing-key-override", "--log-level", "debug"][..], 2),
+        (&["--routing-key-override", "--log-level", "info"], 0),
+        (&["--log-level", "debug"], 0),
+        (&["--routing-key-override", "--log-level", "debug", "--policy", "manual"], 0),
+    ] {
+        let gateway = Gateway::start(&[&worker.url], flags);
+        for body in [r#"{"rid":"k_t1","messages":[]}"#, r#"{"messages":[]}"#] {
+            assert_eq!(post_with(gateway.port, "x-nothing: special", body).0, 200);
+        }
+        assert_eq!(post_with(gateway.port, "x-smg-routing-key: k", r#"{"messages":[]}"#).0, 200);
+        gateway.signal("TERM");
+        let log = gateway.whole_log();
+        assert_eq!(log.matches("Sticky routing decision").count(), lines, "{flags:?}: {log}");
+    }
+}
+
+#[test]
+fn a_sweep_that_evicts_is_logged_at_info() {
+    let worker = Worker::start();
+    let flags = ["--sticky-sessions", "--max-idle-secs", "1", "--eviction-interval", "1"];
+    let gateway = Gateway::start(&[&worker.url], &flags);
+    post(gateway.port, r#"{"model":"m","rid":"k","messages":[]}"#);
+    let line = gateway.wait_for_log("ManualPolicy TTL eviction");
+    assert!(line.contains("INFO") && line.contains("evicted 1 entries, remaining 0"), "{line}");
+}
+
+#[test]
+fn nobody_writes_log_lines_of_his_own() {
+    let worker = Worker::start();
+    let gateway =
+        Gateway::start(&[&worker.url], &["--routing-key-override", "--log-level", "debug"]);
+    for field in ["rid", "model"] {
+        let sly = r"x\n2026 FAKE\r\u001b[31m\u009b";
+        let model = if field == "rid" { r#""model":"m","# } else { "" };
+        post(gateway.port, &format!(r#"{{{model}"messages":[],"{field}":"{sly}"}}"#));
+        let line = gateway.wait_for_log("FAKE");
+        assert!(line.starts_with("20") && line.contains("DEBUG"), "{line}");
+        assert!(!line.contains(char::is_control), "{line:?}");
+    }
+}
+
+#[test]
+fn secrets_are_never_logged() {
+    let worker = Worker::start();
+    let mut command = launch(["--host", "127.0.0.1"]);
+    command.env("RUST_LOG", "trace");
+    let gateway = Gateway::of(command, &[&worker.url], &["--log-level", "debug"]);
+    for header in [
+        "authorization: Bearer hush-1",
+        "x-api-key: hush-2",
+        "cookie: session=hush-3",
+        "anthropic-api-key: hush-4",
+    ] {
+        let body = r#"{"model":"m","messages":[{"role":"user","content":"hush-5"}]}"#;
+        assert_eq!(post_with(gateway.port, header, body).0, 200);
+    }
+    post_with(gateway.port, "authorization: Bearer hush-6", "{");
+    gateway.signal("TERM");
+    let log = gateway.whole_log();
+    assert!(log.contains("DEBUG") && !log.contains("hush"), "{log}");
+}
+
+#[test]
+fn a_log_that_nobody_reads_any_more_does_not_stop_it() {
+    let worker = Worker::start();
+    let gateway =
+        Gateway::start_deaf(&[&worker.url], &["--routing-key-override", "--log-level", "debug"]);
+    for _ in 0..3 {
+        assert_eq!(post(gateway.port, r#"{"model":"m","rid":"k","messages":[]}"#).0, 200);
     }
 }
 

@@ -1,30 +1,95 @@
-//! A client's socket that gives up on a client who stops reading.
+//! A client's socket that gives up on a client who stops reading, or who never ends what it began
+//! to ask.
 //!
 //! While a client's socket is full, nobody polls the answer for it, so the answer's own deadline is
 //! not looked at. Without a bound here, a client that stops reading would hold its worker for ever.
+//! And without a bound on the head of a request, one that never ends would hold its connection, and
+//! a drain to the end of its grace.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A socket whose single write may take no longer than `patience`.
+/// Longest time from the first byte of a request to the last one of its head.
+pub(super) const HEAD_WITHIN: Duration = Duration::from_secs(30);
+
+/// A socket whose single write may take no longer than `patience`, and a head no longer than
+/// [`HEAD_WITHIN`].
 #[derive(Debug)]
 pub(super) struct Patient<S> {
     socket: S,
     patience: Duration,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
+    heads: Heads,
+    /// Bytes came that belong to no request yet.
+    begun: bool,
+    /// Runs while the rest of a head is waited for.
+    head: Option<Pin<Box<Sleep>>>,
+}
+
+/// Whether a request is in hand; shared with whoever answers it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heads(Arc<AtomicBool>);
+
+impl Heads {
+    /// A head has come whole; what comes now is its body, until the guard is dropped.
+    pub(super) fn arrived(&self) -> InHand {
+        self.0.store(true, Ordering::Relaxed);
+        InHand(self.clone())
+    }
+
+    pub(super) fn is_in_hand(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(crate) struct InHand(Heads);
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl<S> Patient<S> {
+    pub(super) const fn new(socket: S, patience: Duration, heads: Heads) -> Self {
+        Self { socket, patience, waiting: None, heads, begun: false, head: None }
+    }
+
+    /// Follows the bytes of a head. The clock is started only when its rest is waited for, which a
+    /// head that comes in one piece never is.
+    fn heard(&mut self, cx: &mut Context<'_>, read: Poll<usize>) -> Poll<io::Result<()>> {
+        if self.heads.is_in_hand() {
+            (self.begun, self.head) = (false, None);
+            return read.map(|_| Ok(()));
+        }
+        match read {
+            Poll::Ready(bytes) => {
+                self.begun |= bytes > 0;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Pending if self.begun => {
+                let sleep = || Box::pin(tokio::time::sleep(HEAD_WITHIN));
+                self.head.get_or_insert_with(sleep).as_mut().poll(cx).map(|()| {
+                    let what = "the client did not finish the head of its request";
+                    Err(io::Error::new(io::ErrorKind::TimedOut, what))
+                })
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
 }
 
 impl<S: AsyncWrite + Unpin> Patient<S> {
-    pub(super) const fn new(socket: S, patience: Duration) -> Self {
-        Self { socket, patience, waiting: None }
-    }
-
     fn bound<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -48,7 +113,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.socket).poll_read(cx, buf)?;
+        let bytes = buf.filled().len() - before;
+        self.heard(cx, read.map(|()| bytes))
     }
 }
 

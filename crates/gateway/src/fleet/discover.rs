@@ -46,17 +46,29 @@ pub(super) const MAX_MODELS: usize = 1024;
 /// Ranks of one worker that are believed.
 const MAX_RANKS: u32 = 256;
 
-#[derive(Deserialize)]
-struct Models {
-    data: Vec<Model>,
-}
+/// Longest model id or label in bytes: both end in metrics, logs and lists of ours.
+const MAX_TEXT: usize = 256;
 
 #[derive(Deserialize)]
-struct Model {
-    id: String,
-    #[serde(default)]
-    owned_by: String,
+struct Models {
+    /// Read one by one: an entry of another shape is no reason to turn the worker away.
+    data: Vec<Value>,
+}
+
+/// An entry of the list, as far as it has an id.
+struct Model<'a> {
+    id: &'a str,
+    owned_by: &'a str,
     max_model_len: Option<u64>,
+}
+
+impl<'a> Model<'a> {
+    fn of(entry: &'a Value) -> Option<Self> {
+        let text = |name| entry.get(name).and_then(Value::as_str);
+        let id = text("id").filter(|id| !id.is_empty() && id.len() <= MAX_TEXT)?;
+        let max_model_len = entry.get("max_model_len").and_then(Value::as_u64);
+        Some(Self { id, owned_by: text("owned_by").unwrap_or_default(), max_model_len })
+    }
 }
 
 /// Asks a worker whether it is well and what it serves; `named` are the models it is said to serve.
@@ -104,16 +116,17 @@ fn card(listed: Option<Models>, server: Option<&Value>, model: Option<&Value>) -
         }
     }
     let listed = listed.map_or_else(Vec::new, |listed| listed.data);
+    let listed: Vec<_> = listed.iter().filter_map(Model::of).collect();
     if let Some(len) = listed.iter().find_map(|model| model.max_model_len) {
         labels.insert("max_model_len".to_owned(), len.to_string());
     }
-    let runtime = match listed.first().map(|model| model.owned_by.as_str()) {
+    let runtime = match listed.first().map(|model| model.owned_by) {
         Some("vllm") => "vllm",
         _ if server.is_some() => "sglang",
         _ => "generic",
     };
     let mut models: Vec<Arc<str>> = Vec::new();
-    for id in listed.iter().map(|model| model.id.as_str()).filter(|id| !id.is_empty()) {
+    for id in listed.iter().map(|model| model.id) {
         if models.len() < MAX_MODELS && !models.iter().any(|known| **known == *id) {
             models.push(Arc::from(id));
         }
@@ -134,7 +147,7 @@ fn main_model(labels: &BTreeMap<String, String>) -> &str {
 
 fn plain(value: &Value) -> Option<String> {
     match value {
-        Value::String(text) if !text.is_empty() && text.len() <= 256 => Some(text.clone()),
+        Value::String(text) if !text.is_empty() && text.len() <= MAX_TEXT => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
         Value::Bool(yes) => Some(yes.to_string()),
         _ => None,
@@ -174,6 +187,15 @@ mod tests {
         let card = card(listed(data), None, None);
         assert_eq!((names(&card), card.runtime), (vec!["m", "lora"], "vllm"));
         assert_eq!(card.labels["max_model_len"], "9");
+    }
+
+    #[test]
+    fn an_odd_entry_spoils_no_list() {
+        let long = "m".repeat(MAX_TEXT + 1);
+        let data = json!([null, 7, {}, {"id": 5}, {"id": ""}, {"id": long},
+            {"id": "m", "owned_by": null, "max_model_len": "long"}, {"id": "n", "owned_by": 7}]);
+        let card = card(listed(data), None, None);
+        assert_eq!((names(&card), card.runtime), (vec!["m", "n"], "generic"));
     }
 
     #[test]

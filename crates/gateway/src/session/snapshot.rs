@@ -1,79 +1,72 @@
-//! Pins that outlive a restart: one file, written beside and renamed over.
-//!
-//! The file holds the hashing secret, the workers' addresses and a record for each pin, never a key.
-//! All numbers are little-endian.
+//! The file in which pins outlive a restart, written beside and renamed over. What is in it is told
+//! in `smg_decide::pins::saved`.
 
-use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use smg_decide::fleet::WorkerId;
-use smg_decide::keys::scope::{Hashing, KeyHash};
-use smg_decide::pins::Pin;
-use smg_decide::pins::records::Record;
-use smg_decide::pins::table::Table;
+use smg_decide::keys::scope::Hashing;
+use smg_decide::pins::saved::{self, Head, Saved};
 
 use super::Session;
 use crate::fleet::Roster;
 
-/// First bytes of a snapshot of this layout.
-const MAGIC: &[u8; 8] = b"smgpins1";
-/// Bytes of one record: a hash, two places in the list of workers, idle seconds.
-const RECORD: usize = 28;
-/// Longest URL that is believed.
-const MAX_URL: usize = 8192;
+/// One writer at a time: the last snapshot of a drain would meet that of the minute.
+static WRITING: Mutex<()> = Mutex::new(());
 
 /// Writes all pins; returns how many.
 pub(super) fn save(session: &Session, file: &Path, fleet: &Roster) -> io::Result<usize> {
-    let beside = file.with_extension("new");
-    // Whoever reads the secret can aim keys at each other's pins.
-    let out =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    let mut out = BufWriter::new(out);
-    let workers = fleet.known();
-    out.write_all(MAGIC)?;
-    out.write_all(&session.hashing.secret())?;
-    out.write_all(&unix_secs().to_le_bytes())?;
-    out.write_all(&length(workers.len())?)?;
-    for (_, url) in &workers {
-        out.write_all(&length(url.len())?)?;
-        out.write_all(url.as_bytes())?;
-    }
-    let places = workers.iter().zip(0_u32..).map(|((id, _), place)| (*id, place)).collect();
-    let pins = table(&mut out, &session.pins, &places, session.now())?
-        + table(&mut out, &session.manual, &places, session.now())?;
+    let _alone = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let (beside, out) = open_beside(file)?;
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    let head = Head {
+        secret: session.hashing.secret(),
+        written: unix_secs(),
+        now: session.now(),
+        workers: &fleet.known(),
+    };
+    let pins = saved::write(&mut out, &head, &[&session.pins, &session.manual])?;
     out.into_inner()?.sync_all()?;
     fs::rename(&beside, file)?;
     Ok(pins)
 }
 
-fn table(
-    out: &mut BufWriter<File>,
-    table: &Table,
-    places: &HashMap<WorkerId, u32>,
-    now: u32,
-) -> io::Result<usize> {
-    let mut all = Vec::new();
-    let mut count = 0_usize;
-    for shard in table.records() {
-        for Record { key, pin, used } in shard {
-            let (primary, candidate) = pin.workers();
-            let (Some(primary), Some(candidate)) = (places.get(&primary), places.get(&candidate))
-            else {
-                continue;
-            };
-            let [a, b, c, d] = key.words();
-            let words = [a, b, c, d, *primary, *candidate, now.saturating_sub(used)];
-            all.extend(words.into_iter().flat_map(u32::to_le_bytes));
-            count += 1;
-        }
+/// Whether the file could be written, asked before anybody relies on it.
+///
+/// # Errors
+/// Those of opening a file beside it, and of reading it if it is there.
+pub fn try_out(file: &Path) -> io::Result<()> {
+    if file.exists() {
+        File::open(file).and_then(|there| match there.metadata()?.is_file() {
+            true => Ok(()),
+            false => Err(io::Error::other("it is no file")),
+        })?;
     }
-    out.write_all(&(count as u64).to_le_bytes())?;
-    out.write_all(&all)?;
-    Ok(count)
+    let (beside, _) = open_beside(file)?;
+    fs::remove_file(beside)
+}
+
+/// A new file beside, which only its owner may read: whoever knows the secret in it can aim keys at
+/// each other's pins. It is this process's own, even where another one still writes the same
+/// snapshot, and never one that somebody has left there.
+fn open_beside(file: &Path) -> io::Result<(PathBuf, File)> {
+    let beside = beside(file);
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    Ok((beside, out))
+}
+
+fn beside(file: &Path) -> PathBuf {
+    let mut name = file.file_name().map_or_else(OsString::new, OsString::from);
+    name.push(format!(".{}.new", std::process::id()));
+    file.with_file_name(name)
 }
 
 /// Takes what the file holds. A file that is missing, cut short or of another layout is a cold
@@ -87,75 +80,18 @@ pub(super) fn restore(session: &mut Session, file: &Path, fleet: &Roster) {
             return;
         }
     };
-    if let Some(pins) = read(session, &bytes, fleet) {
-        tracing::info!(pins, file = %file.display(), "sticky snapshot read");
-    } else {
+    let Some(saved) = Saved::read(&bytes, 2) else {
         tracing::warn!(file = %file.display(), "sticky snapshot is damaged; starting cold");
-    }
-}
-
-fn read(session: &mut Session, bytes: &[u8], fleet: &Roster) -> Option<usize> {
-    let mut rest = Rest(bytes);
-    if rest.take(MAGIC.len())? != MAGIC {
-        return None;
-    }
-    let secret = rest.take(16)?.try_into().ok()?;
-    let written = u64::from_le_bytes(rest.take(8)?.try_into().ok()?);
-    let age = u32::try_from(unix_secs().saturating_sub(written)).unwrap_or(u32::MAX);
-    let mut workers = Vec::new();
-    for _ in 0..rest.word()? {
-        let length = rest.word()? as usize;
-        let url = std::str::from_utf8(rest.take(length.min(MAX_URL))?).ok()?;
-        workers.push(fleet.intern(url));
-    }
-    session.hashing = Hashing::new(secret);
-    let count =
-        restore_table(&mut rest, &session.pins, &workers, session.now().saturating_sub(age))?
-            + restore_table(
-                &mut rest,
-                &session.manual,
-                &workers,
-                session.now().saturating_sub(age),
-            )?;
-    rest.0.is_empty().then_some(count)
-}
-
-fn restore_table(
-    rest: &mut Rest<'_>,
-    table: &Table,
-    workers: &[WorkerId],
-    written: u32,
-) -> Option<usize> {
-    let count = usize::try_from(u64::from_le_bytes(rest.take(8)?.try_into().ok()?)).ok()?;
-    let mut records = Rest(rest.take(count.checked_mul(RECORD)?)?);
-    for _ in 0..count {
-        let key = [records.word()?, records.word()?, records.word()?, records.word()?];
-        let primary = *workers.get(records.word()? as usize)?;
-        let candidate = *workers.get(records.word()? as usize)?;
-        let used = written.saturating_sub(records.word()?);
-        let pin = Pin::of_two(primary, candidate);
-        table.restore(Record { key: KeyHash::from_words(key), pin, used });
-    }
-    Some(count)
-}
-
-/// What is left to read.
-struct Rest<'a>(&'a [u8]);
-
-impl<'a> Rest<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn word(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
-    }
-}
-
-fn length(of: usize) -> io::Result<[u8; 4]> {
-    u32::try_from(of).map(u32::to_le_bytes).map_err(io::Error::other)
+        return;
+    };
+    let ids: Vec<_> = saved.workers.iter().map(|url| fleet.intern(url)).collect();
+    let age = u32::try_from(unix_secs().saturating_sub(saved.written)).unwrap_or(u32::MAX);
+    let then = session.now().saturating_sub(age);
+    session.hashing = Hashing::new(saved.secret);
+    saved.restore(0, &session.pins, &ids, then);
+    saved.restore(1, &session.manual, &ids, then);
+    let pins = session.entries();
+    tracing::info!(pins, file = %file.display(), "sticky snapshot read");
 }
 
 fn unix_secs() -> u64 {
@@ -169,7 +105,7 @@ mod tests {
     use crate::settings::testing::placement;
     use crate::settings::{PolicyName, Sticky};
     use smg_decide::fleet::Leg;
-    use smg_decide::keys::scope::Scope;
+    use smg_decide::keys::scope::{KeyHash, Scope};
     use smg_decide::pins::table::Turn;
     use smg_decide::place::Assignment;
 
@@ -189,7 +125,7 @@ mod tests {
         session.hashing.hash(scope, &n.to_le_bytes())
     }
 
-    struct Place(std::path::PathBuf);
+    struct Place(PathBuf);
 
     impl Place {
         fn new(name: &str) -> Self {
@@ -243,9 +179,55 @@ mod tests {
         let whole = fs::read(&place.0).unwrap();
         for cut in [0, 7, 20, whole.len() / 2, whole.len() - 1] {
             fs::write(&place.0, &whole[..cut]).unwrap();
-            let _ = Session::new(rules(&place.0), &fleet, Clock::start());
+            assert_eq!(
+                Session::new(rules(&place.0), &fleet, Clock::start()).entries(),
+                0,
+                "cut at {cut}"
+            );
         }
         fs::write(&place.0, b"something else entirely, and long enough to look at").unwrap();
         assert_eq!(Session::new(rules(&place.0), &fleet, Clock::start()).entries(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_is_for_its_owner_alone_and_touches_no_other_file() {
+        let dir = Place::new("dir");
+        fs::create_dir(&dir.0).unwrap();
+        let names = ["pins", "pins.a", "pins.b", "pins.new"].map(|name| dir.0.join(name));
+        let fleet = Roster::new(placement(PolicyName::RoundRobin), Assignment::Random);
+        for (n, file) in (1_u32..).zip(&names) {
+            let session = Session::new(rules(file), &fleet, Clock::start());
+            for key_of in 0..n {
+                let id = Some(fleet.intern("http://a"));
+                session.pins.turn(key(&session, key_of), id, session.now(), |_| true);
+            }
+            // Something left over, open to everybody.
+            fs::write(beside(file), b"x").unwrap();
+            save(&session, file, &fleet).unwrap();
+            let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(file).unwrap());
+            assert_eq!(mode & 0o777, 0o600);
+        }
+        for (n, file) in (1..).zip(&names) {
+            assert_eq!(
+                Session::new(rules(file), &fleet, Clock::start()).entries(),
+                n,
+                "{}",
+                file.display()
+            );
+        }
+        let here = fs::read_dir(&dir.0).unwrap().count();
+        assert_eq!(here, names.len(), "nothing is left beside");
+        fs::remove_dir_all(&dir.0).unwrap();
+    }
+
+    #[test]
+    fn a_place_where_nothing_can_be_written_is_told_at_once() {
+        let dir = std::env::temp_dir();
+        for bad in [dir.join("no-such-directory/pins"), dir.clone(), PathBuf::from("/")] {
+            assert!(try_out(&bad).is_err(), "{}", bad.display());
+        }
+        let place = Place::new("tried");
+        try_out(&place.0).unwrap();
+        assert!(!place.0.exists(), "trying leaves nothing");
     }
 }

@@ -118,3 +118,43 @@ async fn a_dial_that_never_ends_is_bounded() {
         rig.is_at_rest().await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_never_ends_is_given_up_after_half_a_minute() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |_| {}).await;
+    for pause in [0.0, 1.0] {
+        let mut client = rig.client();
+        client.send("POST /v1/chat/completions HTTP/1.1\r\nx-slow: ").await;
+        let begun = Instant::now();
+        // A byte now and then is no progress worth waiting for.
+        while pause > 0.0 && client.try_send("a").await && begun.elapsed().as_secs() < 99 {
+            later(pause).await;
+        }
+        client.sees_the_end().await;
+        assert!((30..=32).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    }
+    rig.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_an_idle_connection_nor_a_body_nor_an_answer_is_a_head() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |_| {}).await;
+    w.usually(script().pause(100.0).say(json("{}")));
+    let mut client = rig.client();
+    later(3600.0).await;
+    for _ in 0..2 {
+        // A head in two pieces, a body in two pieces, a slow answer, an idle hour.
+        let request = post("/v1/chat/completions", &[], CHAT);
+        let (head, body) = request.split_at(request.len() - CHAT.len());
+        for (piece, pause) in
+            [(&head[..9], 20.0), (&head[9..], 100.0), (&body[..9], 100.0), (&body[9..], 0.0)]
+        {
+            client.send(piece).await;
+            later(pause).await;
+        }
+        assert_eq!(client.reply().await.status, 200);
+        later(3600.0).await;
+    }
+}

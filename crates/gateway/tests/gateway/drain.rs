@@ -142,3 +142,19 @@ async fn a_request_that_came_just_before_the_signal_is_answered() {
         client.sees_the_end().await;
     }
 }
+
+/// Half a head, whether it came alone or behind a request that was answered, is nobody's request.
+#[tokio::test(start_paused = true)]
+async fn half_a_head_does_not_hold_it_up() {
+    for before in ["", "\r\n", "GET /health HTTP/1.1\r\nhost: gw\r\n\r\n"] {
+        let w = Worker::new("w1");
+        let rig = Rig::start(&[&w], |_| {}).await;
+        let mut client = rig.client();
+        client.send(format!("{before}POST /v1/chat")).await;
+        settle().await;
+        let begun = Instant::now();
+        let drained = drain(&rig, 3000);
+        assert!(within("the drain ends", drained).await.unwrap(), "{before:?}");
+        assert!(begun.elapsed().as_secs() <= 30, "{before:?}: {:?}", begun.elapsed());
+    }
+}

@@ -16,6 +16,8 @@ mod answers;
 #[cfg(test)]
 mod broken_workers;
 #[cfg(test)]
+mod composition;
+#[cfg(test)]
 mod data_parallel;
 #[cfg(test)]
 mod deadlines;

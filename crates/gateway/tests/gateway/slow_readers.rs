@@ -43,8 +43,11 @@ async fn a_slow_upload_is_taken_at_its_own_pace() {
     let w = Worker::new("w1");
     let rig = Rig::start(&[&w], |_| {}).await;
     let mut client = rig.client();
-    for byte in post("/v1/chat/completions", &[], CHAT) {
-        client.send([byte]).await;
+    let request = post("/v1/chat/completions", &[], CHAT);
+    let (head, body) = request.split_at(request.len() - CHAT.len());
+    client.send(head).await;
+    for byte in body {
+        client.send([*byte]).await;
         tokio::time::advance(std::time::Duration::from_secs(7)).await;
     }
     assert_eq!(client.reply().await.status, 200);

@@ -2,6 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
+use super::{number, whole};
+
 /// Which worker takes a request that no pin decides.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Placement")]
@@ -17,25 +19,24 @@ pub(crate) struct PlacementFlags {
         alias = "cache-match-threshold",
         value_name = "SHARE",
         default_value_t = 0.3,
-        allow_negative_numbers = true
-    )]
+        allow_negative_numbers = true, value_parser = number)]
     pub(crate) cache_threshold: f64,
 
     /// cache_aware: characters, or tokens, of prompts remembered for a model
-    #[arg(long, value_name = "N", default_value_t = 67_108_864, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 67_108_864, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) max_tree_size: i64,
 
     /// cache_aware: tokens in one block of the engines' KV cache
-    #[arg(long, value_name = "N", default_value_t = 16, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 16, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) block_size: i64,
 
     /// cache_aware: drop affinity while the fullest KV cache is above this share, 1 for never
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, allow_negative_numbers = true, value_parser = number)]
     pub(crate) overload_token_usage_threshold: f64,
 
     /// cache_aware: drop affinity while the fullest and the emptiest KV cache differ by more than
     /// this share, 1 for never
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0, allow_negative_numbers = true, value_parser = number)]
     pub(crate) balance_token_usage_threshold: f64,
 
     /// cache_aware: requests above the mean, and bucket: characters above the least, that make a
@@ -45,8 +46,7 @@ pub(crate) struct PlacementFlags {
         alias = "spill-abs-threshold",
         value_name = "N",
         default_value_t = 64,
-        allow_negative_numbers = true
-    )]
+        allow_negative_numbers = true, value_parser = whole)]
     pub(crate) balance_abs_threshold: i64,
 
     /// cache_aware, bucket: the factor, 1 or more [alias: --spill-rel-threshold]
@@ -55,41 +55,40 @@ pub(crate) struct PlacementFlags {
         alias = "spill-rel-threshold",
         value_name = "FACTOR",
         default_value_t = 1.5,
-        allow_negative_numbers = true
-    )]
+        allow_negative_numbers = true, value_parser = number)]
     pub(crate) balance_rel_threshold: f64,
 
     /// bucket: seconds between two cuts of the length ranges, and how long what was sent counts
-    #[arg(long, value_name = "SECS", default_value_t = 5, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECS", default_value_t = 5, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) bucket_adjust_interval_secs: i64,
 
     /// prefix_hash: tokens at the beginning of a prompt that are hashed; of a text four characters
     /// count as one
-    #[arg(long, value_name = "N", default_value_t = 256, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 256, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) prefix_token_count: i64,
 
     /// prefix_hash: a worker is overloaded above this multiple of the mean load, 1 or more, and …
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.25, allow_negative_numbers = true)]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.25, allow_negative_numbers = true, value_parser = number)]
     pub(crate) prefix_hash_load_factor: f64,
 
     /// prefix_hash: … above the mean load plus this
-    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) prefix_hash_balance_abs_threshold: i64,
 
     /// least_load, power_of_two: seconds of wait that a KV cache half full counts as
-    #[arg(long, value_name = "SECS", default_value_t = 0.15, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECS", default_value_t = 0.15, allow_negative_numbers = true, value_parser = number)]
     pub(crate) least_load_kv_pressure_weight: f64,
 
     /// least_load, power_of_two: tokens a second of an engine that reports none
-    #[arg(long, value_name = "N", default_value_t = 2000.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 2000.0, allow_negative_numbers = true, value_parser = number)]
     pub(crate) least_load_default_throughput: f64,
 
     /// least_load, power_of_two: tokens of a prompt whose length is not known
-    #[arg(long, value_name = "N", default_value_t = 1024, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 1024, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) least_load_mean_prefill_tokens: i64,
 
     /// least_load: skip a worker with this many requests waiting, 0 for no bound
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) least_load_max_waiting_requests: i64,
 }
 
@@ -98,7 +97,7 @@ pub(crate) struct PlacementFlags {
 #[command(next_help_heading = "Engine load")]
 pub(crate) struct LoadFlags {
     /// Seconds between two polls of a worker's load
-    #[arg(long, value_name = "SECS", default_value_t = 10, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECS", default_value_t = 10, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) load_monitor_interval: i64,
 
     /// Poll only workers whose policy goes by load

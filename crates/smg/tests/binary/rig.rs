@@ -28,11 +28,16 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// Starts one before these workers and waits until all have registered.
     pub(crate) fn start(workers: &[&str], flags: &[&str]) -> Self {
+        Self::of(launch([""; 0]), workers, flags)
+    }
+
+    /// The same, with a command that may have an environment of its own.
+    pub(crate) fn of(mut command: Command, workers: &[&str], flags: &[&str]) -> Self {
         let (port, metrics) = (free_port(), free_port());
-        let mut command = launch(["--prometheus-host", "127.0.0.1"]);
-        if !flags.contains(&"--host") {
+        if !flags.contains(&"--host") && !command.get_args().any(|flag| flag == "--host") {
             command.args(["--host", "127.0.0.1"]);
         }
+        command.args(["--prometheus-host", "127.0.0.1"]);
         command.args(["--port", &port.to_string(), "--prometheus-port", &metrics.to_string()]);
         if !flags.contains(&"--policy") {
             command.args(["--policy", "round_robin"]);
@@ -49,6 +54,28 @@ impl Gateway {
             gateway.wait_for_log("worker registered");
         }
         gateway
+    }
+
+    /// One whose stdout and stderr have been closed at their other end.
+    pub(crate) fn start_deaf(workers: &[&str], flags: &[&str]) -> Self {
+        let mut command = launch(["--host", "127.0.0.1"]);
+        command.stderr(Stdio::piped());
+        let gateway = Self::of(command, workers, flags);
+        drop(gateway.process.lock().unwrap().stderr.take());
+        // The reader of stdout lets go of it when nobody listens to the reader.
+        *gateway.lines.lock().unwrap() = channel().1;
+        gateway
+    }
+
+    /// Everything that was logged since the last look, to the end of the process.
+    pub(crate) fn whole_log(&self) -> String {
+        let lines = self.lines.lock().unwrap();
+        let mut log = String::new();
+        while let Ok(line) = lines.recv_timeout(PATIENCE) {
+            log.push_str(&line);
+            log.push('\n');
+        }
+        log
     }
 
     /// The next log line that contains `text`.

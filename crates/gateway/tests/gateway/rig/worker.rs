@@ -27,6 +27,8 @@ struct Probes {
     models: Vec<&'static str>,
     info: Option<&'static str>,
     loads: Option<&'static str>,
+    /// What `/loads` says, if it is there.
+    waiting: Option<u32>,
 }
 
 /// A request as it arrived.
@@ -90,6 +92,7 @@ impl Worker {
                 models: models.to_vec(),
                 info: None,
                 loads: None,
+                waiting: None,
             },
             scripts: VecDeque::new(),
             usual: super::script().say(json(&format!(r#"{{"from":"{name}"}}"#))),
@@ -151,6 +154,11 @@ impl Worker {
     /// What `GET /v1/loads` says.
     pub(crate) fn loads(&self, json: &'static str) {
         self.tell(|story| story.probes.loads = Some(json));
+    }
+
+    /// Reports this many waiting requests when it is asked for its load.
+    pub(crate) fn waiting(&self, requests: u32) {
+        self.tell(|story| story.probes.waiting = Some(requests));
     }
 
     /// What the worker knows now.
@@ -265,6 +273,11 @@ impl Connection {
                     Some(json(&format!(r#"{{"data":[{}]}}"#, ids.join(","))))
                 }
                 path => {
+                    let waiting = story.probes.waiting.filter(|_| path.starts_with("/loads?"));
+                    if let Some(n) = waiting {
+                        let loads = format!(r#"{{"loads":[{{"num_waiting_reqs":{n}}}]}}"#);
+                        return Some(json(&loads));
+                    }
                     let said = match path.split('?').next() {
                         Some("/server_info") => story.probes.info,
                         Some("/v1/loads") => story.probes.loads,
