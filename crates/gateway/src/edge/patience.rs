@@ -28,25 +28,46 @@ pub(super) struct Patient<S> {
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
     heads: Heads,
-    /// Bytes came that belong to no request yet.
-    begun: bool,
     /// Runs while the rest of a head is waited for.
     head: Option<Pin<Box<Sleep>>>,
 }
 
-/// Whether a request is in hand; shared with whoever answers it.
+/// How far a connection is with its requests; shared with whoever answers them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Heads(Arc<AtomicBool>);
+pub(super) struct Heads(Arc<Progress>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// Bytes came that belong to no request yet.
+    begun: AtomicBool,
+    /// A request is being answered.
+    in_hand: AtomicBool,
+}
 
 impl Heads {
     /// A head has come whole; what comes now is its body, until the guard is dropped.
     pub(super) fn arrived(&self) -> InHand {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.begun.store(false, Ordering::Relaxed);
+        self.0.in_hand.store(true, Ordering::Relaxed);
         InHand(self.clone())
     }
 
     pub(super) fn is_in_hand(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.in_hand.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of what was read; whether the rest of a head is being waited for.
+    fn heard(&self, read: Poll<usize>) -> bool {
+        if self.is_in_hand() {
+            return false;
+        }
+        match read {
+            Poll::Ready(bytes) => {
+                self.0.begun.fetch_or(bytes > 0, Ordering::Relaxed);
+                false
+            }
+            Poll::Pending => self.0.begun.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -56,36 +77,30 @@ pub(crate) struct InHand(Heads);
 
 impl Drop for InHand {
     fn drop(&mut self) {
-        self.0.0.store(false, Ordering::Relaxed);
+        self.0.0.in_hand.store(false, Ordering::Relaxed);
     }
 }
 
 impl<S> Patient<S> {
     pub(super) const fn new(socket: S, patience: Duration, heads: Heads) -> Self {
-        Self { socket, patience, waiting: None, heads, begun: false, head: None }
+        Self { socket, patience, waiting: None, heads, head: None }
     }
 
     /// Follows the bytes of a head. The clock is started only when its rest is waited for, which a
     /// head that comes in one piece never is.
     fn heard(&mut self, cx: &mut Context<'_>, read: Poll<usize>) -> Poll<io::Result<()>> {
-        if self.heads.is_in_hand() {
-            (self.begun, self.head) = (false, None);
-            return read.map(|_| Ok(()));
+        if self.heads.heard(read) {
+            let sleep = || Box::pin(tokio::time::sleep(HEAD_WITHIN));
+            return self.head.get_or_insert_with(sleep).as_mut().poll(cx).map(|()| {
+                let what = "the client did not finish the head of its request";
+                Err(io::Error::new(io::ErrorKind::TimedOut, what))
+            });
         }
-        match read {
-            Poll::Ready(bytes) => {
-                self.begun |= bytes > 0;
-                Poll::Ready(Ok(()))
-            }
-            Poll::Pending if self.begun => {
-                let sleep = || Box::pin(tokio::time::sleep(HEAD_WITHIN));
-                self.head.get_or_insert_with(sleep).as_mut().poll(cx).map(|()| {
-                    let what = "the client did not finish the head of its request";
-                    Err(io::Error::new(io::ErrorKind::TimedOut, what))
-                })
-            }
-            Poll::Pending => Poll::Pending,
+        // Between two pieces of one head the clock runs on.
+        if read.is_pending() || self.heads.is_in_hand() {
+            self.head = None;
         }
+        read.map(|_| Ok(()))
     }
 }
 

@@ -156,5 +156,10 @@ async fn neither_an_idle_connection_nor_a_body_nor_an_answer_is_a_head() {
         }
         assert_eq!(client.reply().await.status, 200);
         later(3600.0).await;
+        // Answers that are ready at once, and one without anything to wait for.
+        for path in ["/health", "/v1/models", "/nowhere"] {
+            assert_ne!(client.get(path).await.status, 0);
+            later(3600.0).await;
+        }
     }
 }
