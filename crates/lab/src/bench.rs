@@ -225,7 +225,9 @@ async fn measure(
         addresses.push(address);
     }
     let (mut gateway, address) = programs.start(contender, row.routing(), &addresses)?;
-    let first_answer = load::until_ready(&mut gateway, address, WORKERS).await?;
+    // One prompt has one worker under cache_aware, so that no more than one shows.
+    let shown = if row == Row::GrowingChat { 1 } else { WORKERS };
+    let first_answer = load::until_ready(&mut gateway, address, (shown, WORKERS)).await?;
     let target = Target { address, pid: gateway.id(), warm_up: WARM_UP, window };
     let reading = run_row(row, target, first_answer).await;
     reading.map_err(|error| match gateway.check_alive() {

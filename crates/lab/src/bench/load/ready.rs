@@ -14,12 +14,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How often it is asked; also how exact the time to the first answer is.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Waits for `/health`, then for a first chat, then until each of `workers` has answered one. Returns how long after
-/// its start the gateway gave the first chat answer.
+/// Waits for `/health`, then for a first chat, then until `shown` of the `workers` have answered one. Returns how long
+/// after its start the gateway gave the first chat answer.
 pub(crate) async fn until_ready(
     gateway: &mut Group,
     address: SocketAddr,
-    workers: usize,
+    (shown, workers): (usize, usize),
 ) -> Result<Duration, String> {
     let mut first = None;
     let mut healthy = false;
@@ -41,7 +41,8 @@ pub(crate) async fn until_ready(
             Ok(Err(error)) => trouble = error.to_string(),
             Err(_) => trouble = "no answer within a second".to_owned(),
         }
-        if let (Some(first), true) = (first, seen.iter().all(|&seen| seen)) {
+        let answered = seen.iter().filter(|&&seen| seen).count();
+        if let (Some(first), true) = (first, answered >= shown) {
             return Ok(first);
         }
         tokio::time::sleep(PAUSE.saturating_sub(began.elapsed())).await;
