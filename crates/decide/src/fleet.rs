@@ -9,6 +9,7 @@ use load::{Charge, Load};
 pub mod breaker;
 pub mod health;
 pub mod load;
+pub mod overload;
 
 /// A worker's interned identity. Ids are never reused within a process, so a pin to a worker that
 /// is gone can never be taken for a pin to another one.
@@ -112,6 +113,14 @@ impl Worker {
     pub fn available(&self, now: u64) -> bool {
         self.healthy()
             && !self.vetoed.load(Ordering::Relaxed)
+            && (!self.troubled.load(Ordering::Relaxed) || self.lock().admits(&self.rules, now))
+    }
+
+    /// Whether it would be available but for overload protection.
+    #[must_use]
+    pub fn only_vetoed(&self, now: u64) -> bool {
+        self.vetoed()
+            && self.healthy()
             && (!self.troubled.load(Ordering::Relaxed) || self.lock().admits(&self.rules, now))
     }
 
@@ -242,8 +251,12 @@ mod tests {
         assert!(!worker.available(0));
         worker.set_healthy(true);
         assert!(worker.available(0));
+        assert!(!worker.only_vetoed(0));
         worker.set_vetoed(true);
-        assert!(!worker.available(0));
+        assert!(!worker.available(0) && worker.only_vetoed(0));
+        worker.set_healthy(false);
+        assert!(!worker.only_vetoed(0), "it would not be available without the veto");
+        worker.set_healthy(true);
         worker.set_vetoed(false);
         assert!(worker.record(Outcome::Failure, 0).unwrap().turned.is_none());
         let told = worker.record(Outcome::Failure, 0).unwrap();

@@ -4,6 +4,7 @@
 mod discover;
 mod health;
 mod loads;
+mod overload;
 mod register;
 
 use std::collections::HashMap;
@@ -213,6 +214,8 @@ impl Roster {
         meters: &Meters,
     ) -> Group {
         meters.workers.set_pool_size(Leg::Regular, model, upstreams.len());
+        let vetoed = upstreams.iter().filter(|upstream| upstream.worker.vetoed()).count();
+        meters.overload.set_vetoed(model, vetoed);
         let name = policy_of(&upstreams).unwrap_or(self.placement.policy);
         let policy = match old {
             Some(old) if old.policy.name() == name.as_str() => Arc::clone(&old.policy),

@@ -40,6 +40,8 @@ pub(crate) struct Limits {
     pub(crate) request_timeout: Duration,
     pub(crate) retry: RetryRules,
     pub(crate) request_id_headers: Vec<http::HeaderName>,
+    /// When overloaded workers are next asked, in seconds.
+    pub(crate) load_interval_secs: u32,
 }
 
 impl Gateway {
@@ -68,6 +70,8 @@ impl Gateway {
                 request_timeout: settings.request_timeout,
                 retry: settings.retry,
                 request_id_headers: settings.request_id_headers.clone(),
+                load_interval_secs: u32::try_from(settings.loads.interval.as_secs())
+                    .unwrap_or(u32::MAX),
             },
             meters: Meters::new(&settings.duration_buckets).map_err(io::Error::other)?,
             drain: Drain::default(),

@@ -23,7 +23,7 @@ use smg_wire::route::{Inference, Route};
 use tokio::time::Instant;
 
 use self::attempt::attempt;
-use self::refusals::{bad_body, unavailable};
+use self::refusals::{bad_body, shed, unavailable};
 use crate::body;
 use crate::edge::{Reply, closing, refuse};
 use crate::fleet::{Fleet, Group};
@@ -104,6 +104,11 @@ async fn attempts(
             break;
         };
         let upstream = Arc::clone(&lease.upstream);
+        if upstream.worker.vetoed() {
+            // A report came in since it was looked at.
+            gw.meters.overload.shed_dispatch.inc();
+            return Err(counted(gw, shed(gw, &group)));
+        }
         let (sent, mut reply) = attempt(held, lease, deadline).await;
         note(gw, &group, asking, (sent, &upstream.worker));
         reply.headers_mut().insert(ROUTED_WORKER, upstream.routed.clone());
@@ -135,12 +140,24 @@ async fn attempts(
     }
     match last {
         Some(reply) => Ok(reply),
-        None => {
-            let refusal = unavailable(format!("No worker of '{}' is available.", group.model));
-            gw.meters.router.attempt(refusal.status.as_u16(), refusal.code);
-            Err(refusal)
-        }
+        None => Err(counted(gw, nobody(gw, &group))),
     }
+}
+
+/// Why no worker of a model takes the request: all have enough to do, or none is there.
+fn nobody(gw: &Gateway, group: &Group) -> Refusal {
+    let now = gw.clock.millis();
+    if group.workers.iter().any(|worker| worker.only_vetoed(now)) {
+        gw.meters.overload.shed_selection.inc();
+        return shed(gw, group);
+    }
+    unavailable(format!("No worker of '{}' is available.", group.model))
+}
+
+/// Counts a refusal made in a worker's place.
+fn counted(gw: &Gateway, refusal: Refusal) -> Refusal {
+    gw.meters.router.attempt(refusal.status.as_u16(), refusal.code);
+    refusal
 }
 
 /// Judge: pass it on, or try again.
@@ -201,7 +218,6 @@ fn model(gw: &Gateway, fleet: &Fleet, name: Option<Cow<'_, str>>) -> Result<Arc<
             ..Refusal::new(StatusCode::NOT_FOUND, "model_not_found", what)
         }
     };
-    gw.meters.router.attempt(refusal.status.as_u16(), refusal.code);
     refusal.param = Some("model");
-    Err(refusal)
+    Err(counted(gw, refusal))
 }

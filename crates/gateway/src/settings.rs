@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::HeaderName;
 pub use smg_decide::fleet::breaker::Rules as BreakerRules;
 pub use smg_decide::fleet::health::Thresholds;
+pub use smg_decide::fleet::overload::Rules as OverloadRules;
 pub use smg_decide::place::{Assignment, BucketRules, ExpectedWait, PrefixRules};
 pub use smg_decide::retry::Rules as RetryRules;
 
@@ -131,6 +132,8 @@ pub struct LoadPolling {
     pub interval: Duration,
     /// Off under `--disable-load-monitoring`: then only workers are asked whose policy needs it.
     pub always: bool,
+    /// `--worker-overload-…`: which reports keep requests away.
+    pub overload: OverloadRules,
 }
 
 /// Keys and pins, for the override and for `manual`.

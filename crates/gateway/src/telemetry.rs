@@ -4,6 +4,7 @@
 mod breaker;
 mod engine;
 mod http;
+mod overload;
 mod policies;
 mod router;
 mod sticky;
@@ -12,6 +13,7 @@ mod worker;
 pub(crate) use self::breaker::{BreakerMeters, BreakerMetersRoot, RetryMeters};
 pub(crate) use self::engine::EngineMetersRoot;
 pub(crate) use self::http::{AGE_SAMPLE, CallGuard, HttpMeters};
+pub(crate) use self::overload::OverloadMeters;
 pub(crate) use self::policies::{BranchMeters, PolicyMeters};
 pub(crate) use self::router::{ModelMeters, RouterMeters};
 pub(crate) use self::sticky::StickyMeters;
@@ -28,6 +30,7 @@ pub(crate) struct Meters {
     pub(crate) router: RouterMeters,
     pub(crate) workers: WorkerMetersRoot,
     pub(crate) engines: EngineMetersRoot,
+    pub(crate) overload: OverloadMeters,
     pub(crate) policies: PolicyMeters,
     pub(crate) sticky: StickyMeters,
     pub(crate) retries: RetryMeters,
@@ -45,6 +48,7 @@ impl Meters {
             router: RouterMeters::new(&registry, buckets)?,
             workers: WorkerMetersRoot::new(&registry)?,
             engines: EngineMetersRoot::new(&registry)?,
+            overload: OverloadMeters::new(&registry)?,
             policies: PolicyMeters::new(&registry)?,
             sticky: StickyMeters::new(&registry)?,
             retries: RetryMeters::new(&registry)?,

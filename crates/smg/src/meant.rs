@@ -365,6 +365,11 @@ mod tests {
         "--bucket-adjust-interval-secs 4294967296",
         "--balance-abs-threshold -1",
         "--balance-rel-threshold 0.5",
+        "--worker-overload-waiting-requests 0",
+        "--worker-overload-token-usage 0",
+        "--worker-overload-token-usage 1.1",
+        "--disable-worker-overload-protection",
+        "--worker-overload-shed",
     ];
 
     #[test]
@@ -418,6 +423,19 @@ mod tests {
         let bucket = placement.bucket;
         assert_eq!((bucket.abs_threshold, bucket.rel_threshold), (7, 2.0));
         assert_eq!((placement.max_waiting, loads.always), (Some(3), false));
+    }
+
+    #[test]
+    fn overload_protection_is_off_until_a_flag_asks_for_it() {
+        for (typed, waiting, token_usage) in [
+            ("", None, None),
+            ("--worker-overload-protection", None, Some(0.9)),
+            ("--worker-overload-protection --worker-overload-waiting-requests 3", Some(3), None),
+            ("--worker-overload-token-usage 1", None, Some(1.0)),
+        ] {
+            let overload = meant(&format!("--policy random {typed}")).unwrap().loads.overload;
+            assert_eq!((overload.waiting, overload.token_usage), (waiting, token_usage), "{typed}");
+        }
     }
 
     #[test]

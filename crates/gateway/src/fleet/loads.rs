@@ -10,7 +10,7 @@ use smg_decide::fleet::load::Report;
 use smg_wire::loads::{Rank, from_json, from_metrics};
 use tokio::time::MissedTickBehavior;
 
-use super::Upstream;
+use super::{Upstream, overload};
 use crate::gateway::Gateway;
 use crate::settings::LoadPolling;
 use crate::upstream::{Pool, fetch};
@@ -31,14 +31,18 @@ pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, polling: Lo
             // It may come back as another engine, which answers elsewhere.
             sources = Sources::new(model);
             Vec::new()
-        } else if polling.always || needed(&gw, &upstream) {
+        } else if polling.always || polling.overload.is_on() || needed(&gw, &upstream) {
             sources.poll(&upstream.pool).await
         } else {
             Vec::new()
         };
         // No answer is no report: least_load then goes by what is in flight.
-        upstream.worker.load().set_report(sum(&ranks));
+        let report = sum(&ranks);
+        upstream.worker.load().set_report(report);
         meters.show(&ranks);
+        // It may have left ready while it was being asked.
+        let vetoed = polling.overload.veto(report.as_ref()) && upstream.worker.healthy();
+        overload::set(&gw, &upstream, vetoed);
     }
 }
 

@@ -55,7 +55,7 @@ async fn join(gw: &Arc<Gateway>, settings: &Settings, origin: Origin, dial: Arc<
         super::loads::watch(Arc::clone(gw), Arc::clone(&upstream), settings.loads),
     );
     if let Some(checks) = &settings.health {
-        super::health::watch(upstream, checks.clone()).await;
+        super::health::watch(Arc::clone(gw), upstream, checks.clone()).await;
     }
 }
 

@@ -24,6 +24,8 @@ mod leaving;
 #[cfg(test)]
 mod metrics;
 #[cfg(test)]
+mod overload;
+#[cfg(test)]
 mod pools;
 #[cfg(test)]
 mod refusals;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use smg_gateway::Gateway;
 use smg_gateway::settings::{
     Bodies, BreakerRules, BucketRules, Connections, Eviction, ExpectedWait, HealthChecks,
-    LoadPolling, Placement, PolicyName, PrefixRules, RetryRules, Settings, Startup, Sticky,
-    Thresholds,
+    LoadPolling, OverloadRules, Placement, PolicyName, PrefixRules, RetryRules, Settings, Startup,
+    Sticky, Thresholds,
 };
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -192,7 +192,11 @@ fn settings(workers: &[&Worker]) -> Settings {
             endpoint: "/health".to_owned(),
         }),
         placement: placement(),
-        loads: LoadPolling { interval: Duration::from_secs(10), always: false },
+        loads: LoadPolling {
+            interval: Duration::from_secs(10),
+            always: false,
+            overload: OverloadRules::OFF,
+        },
         sticky: Sticky { key_override: false, ..sticky() },
         bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },
         connections: Connections {

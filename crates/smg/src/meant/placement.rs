@@ -3,7 +3,7 @@
 
 use clap::ValueEnum as _;
 use smg_gateway::settings::{
-    BucketRules, ExpectedWait, LoadPolling, Placement, PolicyName, PrefixRules,
+    BucketRules, ExpectedWait, LoadPolling, OverloadRules, Placement, PolicyName, PrefixRules,
 };
 
 use super::{Complaint, Meant, count, fraction, positive, positive_secs, unsigned};
@@ -27,7 +27,36 @@ pub(super) fn loads(flags: &LoadFlags) -> Meant<LoadPolling> {
     Ok(LoadPolling {
         interval: positive_secs("--load-monitor-interval", flags.load_monitor_interval)?,
         always: !flags.disable_load_monitoring,
+        overload: overload(flags)?,
     })
+}
+
+fn overload(flags: &LoadFlags) -> Meant<OverloadRules> {
+    for (typed, flag, why) in [
+        (
+            flags.disable_worker_overload_protection,
+            "--disable-worker-overload-protection",
+            "overload protection is off unless a --worker-overload-… flag asks for it; leave this out",
+        ),
+        (
+            flags.worker_overload_shed,
+            "--worker-overload-shed",
+            "requests are always shed when every worker is overloaded; leave this out",
+        ),
+    ] {
+        if typed {
+            return Err(Complaint(format!("{flag}: {why}")));
+        }
+    }
+    let waiting = flags.worker_overload_waiting_requests;
+    let waiting = waiting.map(|n| count("--worker-overload-waiting-requests", n)).transpose()?;
+    let fits = |usage| usage > 0.0 && usage <= 1.0;
+    let share = |usage| fraction("--worker-overload-token-usage", usage, fits, "above 0, up to 1");
+    let mut token_usage = flags.worker_overload_token_usage.map(share).transpose()?;
+    if flags.worker_overload_protection && waiting.is_none() && token_usage.is_none() {
+        token_usage = Some(OverloadRules::DEFAULT_TOKEN_USAGE);
+    }
+    Ok(OverloadRules { waiting, token_usage })
 }
 
 fn policy(choice: Option<PolicyChoice>, workers: usize) -> Meant<PolicyName> {

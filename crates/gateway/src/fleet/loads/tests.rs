@@ -92,7 +92,11 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
         },
         health: None,
         placement: placement(policy),
-        loads: LoadPolling { interval: Duration::from_secs(10), always },
+        loads: LoadPolling {
+            interval: Duration::from_secs(10),
+            always,
+            overload: crate::settings::OverloadRules::OFF,
+        },
         sticky: Sticky {
             key_override: false,
             headers: Vec::new(),

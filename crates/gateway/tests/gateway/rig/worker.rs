@@ -25,6 +25,8 @@ pub(crate) enum Door {
 struct Probes {
     health: Option<&'static str>,
     models: Vec<&'static str>,
+    /// The body of a load report.
+    loads: Option<String>,
 }
 
 /// A request as it arrived.
@@ -81,7 +83,7 @@ impl Worker {
     pub(crate) fn serving(name: &str, models: &[&'static str]) -> Self {
         let story = Story {
             door: Door::Open,
-            probes: Probes { health: Some("200 OK"), models: models.to_vec() },
+            probes: Probes { health: Some("200 OK"), models: models.to_vec(), loads: None },
             scripts: VecDeque::new(),
             usual: super::script().say(json(&format!(r#"{{"from":"{name}"}}"#))),
             requests: Vec::new(),
@@ -131,6 +133,19 @@ impl Worker {
     /// What `GET /health` says; `None` closes the connection.
     pub(crate) fn health(&self, status: Option<&'static str>) {
         self.tell(|story| story.probes.health = status);
+    }
+
+    /// What it reports of its load: requests waiting and the share of its KV cache in use.
+    pub(crate) fn reports(&self, waiting: u32, token_usage: f64) {
+        let load = format!(
+            r#"{{"loads":[{{"num_waiting_reqs":{waiting},"token_usage":{token_usage}}}]}}"#
+        );
+        self.tell(|story| story.probes.loads = Some(load));
+    }
+
+    /// It has no load report any more.
+    pub(crate) fn reports_nothing(&self) {
+        self.tell(|story| story.probes.loads = None);
     }
 
     /// What the worker knows now.
@@ -239,6 +254,10 @@ impl Connection {
                     let ids: Vec<_> =
                         story.probes.models.iter().map(|m| format!(r#"{{"id":"{m}"}}"#)).collect();
                     Some(json(&format!(r#"{{"data":[{}]}}"#, ids.join(","))))
+                }
+                path if path.starts_with("/loads") => {
+                    let said = story.probes.loads.as_deref().map(json);
+                    Some(said.unwrap_or_else(|| answer("500 Not Now", &[], "")))
                 }
                 _ => Some(answer("404 Not Found", &[], "")),
             }
