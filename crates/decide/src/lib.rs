@@ -4,6 +4,7 @@
 //! text is metric label, log field and test assertion alike. The gateway crate asks and acts.
 #![warn(missing_docs)]
 
+pub mod admission;
 pub mod body;
 pub mod fleet;
 pub mod keys;

@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
+use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::fleet::Roster;
@@ -25,6 +26,8 @@ const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(60);
 pub struct Gateway {
     pub(crate) fleet: Roster,
     pub(crate) session: Session,
+    /// Where requests queue; `None` when any number may run.
+    pub(crate) admission: Option<Admission>,
     pub(crate) limits: Limits,
     pub(crate) meters: Meters,
     pub(crate) drain: Drain,
@@ -59,10 +62,14 @@ impl Gateway {
         let assignment = settings.sticky.assignment.unwrap_or(Assignment::Random);
         let fleet = Roster::new(settings.placement, assignment, settings.breaker);
         let clock = Clock::start();
+        let meters = Meters::new(&settings.duration_buckets).map_err(io::Error::other)?;
         // Before pins are restored, which knows addresses too.
         fleet.expect(&settings.workers);
         let gw = Arc::new(Self {
             session: Session::new(settings.sticky.clone(), &fleet, clock),
+            admission: settings
+                .admission
+                .map(|rules| Admission::new(rules, clock, meters.admission.clone())),
             clock,
             fleet,
             limits: Limits {
@@ -73,7 +80,7 @@ impl Gateway {
                 load_interval_secs: u32::try_from(settings.loads.interval.as_secs())
                     .unwrap_or(u32::MAX),
             },
-            meters: Meters::new(&settings.duration_buckets).map_err(io::Error::other)?,
+            meters,
             drain: Drain::default(),
             control,
         });

@@ -5,6 +5,7 @@
 //! is told in `serve.rs` and drawn in docs/architecture.md.
 
 mod admin;
+mod admission;
 mod body;
 mod clock;
 pub mod drain;

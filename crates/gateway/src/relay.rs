@@ -16,6 +16,7 @@ use smg_wire::error::stream_event;
 use smg_wire::route::Dialect;
 use smg_wire::sse::Tail;
 
+use crate::admission::Permit;
 use crate::session::Lease;
 use crate::telemetry::CallGuard;
 use crate::upstream::Exchange;
@@ -73,6 +74,8 @@ pub(crate) struct ReplyBody {
     kind: Kind,
     /// Counts the request as in flight until the last byte.
     call: Option<CallGuard>,
+    /// Keeps its place among the requests that may run until then, too.
+    permit: Option<Permit>,
 }
 
 #[derive(Debug)]
@@ -172,12 +175,18 @@ impl Relay {
 impl ReplyBody {
     /// A body that is all there.
     pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
-        Self { kind: Kind::Whole(bytes.into()), call: None }
+        Self { kind: Kind::Whole(bytes.into()), call: None, permit: None }
     }
 
     /// A body that is still coming.
     pub(crate) fn stream(relay: Relay) -> Self {
-        Self { kind: Kind::Stream(Box::new(relay)), call: None }
+        Self { kind: Kind::Stream(Box::new(relay)), call: None, permit: None }
+    }
+
+    /// Holds the request's permit.
+    pub(crate) fn permitted(mut self, permit: Permit) -> Self {
+        self.permit = Some(permit);
+        self
     }
 
     /// Keeps the request counted as in flight.

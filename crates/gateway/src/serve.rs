@@ -74,6 +74,10 @@ async fn carry_out(
     plan::count(gw, inference, &request);
     let (head, body) = request.into_parts();
     let body = body::take(body, gw.limits.bodies.max_payload).await?;
+    let permit = match &gw.admission {
+        Some(door) => Some(door.enter().await?),
+        None => None,
+    };
     let fields = Fields::read(&body, inference.required).map_err(bad_body)?;
     let stream = fields.stream();
     let group = model(gw, &gw.fleet.load(), fields.model().map_err(bad_body)?);
@@ -87,7 +91,11 @@ async fn carry_out(
     let asking =
         gw.session.asking(&*group.policy, rid.as_deref(), &head.headers, prompt::as_asked(&prompt));
     let held = Held { gw, route, inference, head: &head, body: &body, stream };
-    attempts(&held, group, &asking).await
+    let reply = attempts(&held, group, &asking).await?;
+    Ok(match permit {
+        Some(permit) => reply.map(|body| body.permitted(permit)),
+        None => reply,
+    })
 }
 
 /// Choose, send, judge, until there is something to pass on.

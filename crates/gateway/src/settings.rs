@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
+pub use smg_decide::admission::Rules as AdmissionRules;
 pub use smg_decide::fleet::breaker::Rules as BreakerRules;
 pub use smg_decide::fleet::health::Thresholds;
 pub use smg_decide::fleet::overload::Rules as OverloadRules;
@@ -34,6 +35,8 @@ pub struct Settings {
     pub loads: LoadPolling,
     /// Keys and pins.
     pub sticky: Sticky,
+    /// `--max-concurrent-requests` and what belongs to it; `None` for no bound.
+    pub admission: Option<AdmissionRules>,
     /// Request and answer sizes.
     pub bodies: Bodies,
     /// Connections to workers.

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod limits;
 mod placement;
 
+pub(crate) use limits::LimitFlags;
 pub(crate) use placement::{LoadFlags, PlacementFlags, PolicyChoice};
 
 /// A sticky model gateway: every request of a conversation lands where its KV cache already is.
@@ -109,6 +111,9 @@ pub(crate) struct Flags {
 
     #[command(flatten)]
     pub(crate) requests: RequestFlags,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitFlags,
 
     #[command(flatten)]
     pub(crate) retry: RetryFlags,

@@ -15,6 +15,7 @@ use smg_gateway::upstream::Origin;
 
 use crate::flags::{AssignmentChoice, Flags, HealthFlags, RetryFlags, StickyFlags};
 
+mod limits;
 mod placement;
 
 /// A flag that cannot be meant.
@@ -61,6 +62,7 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
         },
         health: health(&flags.health)?,
         sticky: sticky(&flags.sticky)?,
+        admission: limits::admission(&flags.limits)?,
         bodies: bodies(flags.requests.max_payload_size)?,
         connections: Connections {
             idle_timeout: unless_zero(secs(
@@ -234,6 +236,11 @@ fn count(flag: &str, value: i64) -> Meant<u32> {
     u32::try_from(value).map_err(|_| Complaint::about(flag, value, "expected at most 4294967295"))
 }
 
+/// Zero or a [`count`].
+fn small(flag: &str, value: i64) -> Meant<u32> {
+    if value == 0 { Ok(0) } else { unsigned(flag, value).and_then(|_| count(flag, value)) }
+}
+
 /// Longest time a flag may name: a hundred years, far below where clocks overflow.
 const MAX_SECS: u64 = 100 * 365 * 24 * 3600;
 
@@ -365,6 +372,10 @@ mod tests {
         "--bucket-adjust-interval-secs 4294967296",
         "--balance-abs-threshold -1",
         "--balance-rel-threshold 0.5",
+        "--queue-size -1",
+        "--queue-timeout-secs 0",
+        "--rate-limit-tokens-per-second -1",
+        "--rate-limit-tokens-per-second 5",
         "--worker-overload-waiting-requests 0",
         "--worker-overload-token-usage 0",
         "--worker-overload-token-usage 1.1",
@@ -423,6 +434,20 @@ mod tests {
         let bucket = placement.bucket;
         assert_eq!((bucket.abs_threshold, bucket.rel_threshold), (7, 2.0));
         assert_eq!((placement.max_waiting, loads.always), (Some(3), false));
+    }
+
+    #[test]
+    fn any_number_of_requests_run_until_a_limit_is_given() {
+        let admission = |typed: &str| meant(&format!("--policy random {typed}")).unwrap().admission;
+        for off in ["", "--max-concurrent-requests 0", "--max-concurrent-requests=-7"] {
+            assert_eq!(admission(off), None, "{off}");
+        }
+        let rules = admission("--max-concurrent-requests 5").unwrap();
+        assert_eq!((rules.limit, rules.queue, rules.wait_ms, rules.rate), (5, 100, 60_000, None));
+        let typed = "--max-concurrent-requests 5 --queue-size 0 --queue-timeout-secs 0";
+        assert_eq!(admission(typed).unwrap().queue, 0);
+        let rated = |rate| admission(&format!("{typed} --rate-limit-tokens-per-second {rate}"));
+        assert_eq!((rated(0).unwrap().rate, rated(9).unwrap().rate), (None, Some(9)));
     }
 
     #[test]

@@ -8,6 +8,8 @@ mod rig;
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod admission;
+#[cfg(test)]
 mod answers;
 #[cfg(test)]
 mod broken_workers;

@@ -198,6 +198,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             overload: OverloadRules::OFF,
         },
         sticky: Sticky { key_override: false, ..sticky() },
+        admission: None,
         bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },
         connections: Connections {
             idle_timeout: Some(Duration::from_secs(3)),

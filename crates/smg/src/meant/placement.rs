@@ -6,7 +6,7 @@ use smg_gateway::settings::{
     BucketRules, ExpectedWait, LoadPolling, OverloadRules, Placement, PolicyName, PrefixRules,
 };
 
-use super::{Complaint, Meant, count, fraction, positive, positive_secs, unsigned};
+use super::{Complaint, Meant, count, fraction, positive, positive_secs, small, unsigned};
 use crate::flags::{LoadFlags, PlacementFlags, PolicyChoice};
 
 /// How requests that no pin decides get their worker; `workers` is how many are configured.
@@ -132,9 +132,4 @@ fn bucket(flags: &PlacementFlags) -> Meant<BucketRules> {
 
 fn factor(flag: &str, value: f64) -> Meant<f64> {
     fraction(flag, value, |factor| factor >= 1.0, "1 or more")
-}
-
-/// Zero or a [`count`].
-fn small(flag: &str, value: i64) -> Meant<u32> {
-    if value == 0 { Ok(0) } else { unsigned(flag, value).and_then(|_| count(flag, value)) }
 }

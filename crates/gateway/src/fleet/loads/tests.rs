@@ -105,6 +105,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             max_keys: None,
             snapshot: None,
         },
+        admission: None,
         bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },
         connections: CONNECTIONS,
         request_timeout: Duration::from_secs(60),

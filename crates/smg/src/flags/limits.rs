@@ -1,0 +1,23 @@
+//! Flags of what bounds requests and their clients.
+
+use clap::Args;
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitFlags {
+    /// Inference requests at once, streams to their last byte; 0 and less for no bound
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    pub(crate) max_concurrent_requests: i64,
+
+    /// Requests that may wait for their turn
+    #[arg(long, value_name = "N", default_value_t = 100, allow_negative_numbers = true)]
+    pub(crate) queue_size: i64,
+
+    /// Longest wait
+    #[arg(long, value_name = "SECS", default_value_t = 60, allow_negative_numbers = true)]
+    pub(crate) queue_timeout_secs: i64,
+
+    /// Requests let in a second, over time; --max-concurrent-requests in one burst. 0 for no bound
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) rate_limit_tokens_per_second: Option<i64>,
+}

@@ -1,0 +1,35 @@
+//! What the flags of limits come to.
+
+use smg_gateway::settings::AdmissionRules;
+
+use super::{Complaint, Meant, positive_secs, small};
+use crate::flags::LimitFlags;
+
+/// How many requests run, wait and come in a second; `None` for any number.
+pub(super) fn admission(flags: &LimitFlags) -> Meant<Option<AdmissionRules>> {
+    // Checked whether or not there is a limit: a typing error is one either way.
+    let queue = small("--queue-size", flags.queue_size)?;
+    let wait = if queue > 0 {
+        positive_secs("--queue-timeout-secs", flags.queue_timeout_secs)?
+    } else {
+        super::secs("--queue-timeout-secs", flags.queue_timeout_secs)?
+    };
+    let rate = flags.rate_limit_tokens_per_second;
+    let rate = rate.map(|rate| small("--rate-limit-tokens-per-second", rate)).transpose()?;
+    if flags.max_concurrent_requests <= 0 {
+        if rate.is_some_and(|rate| rate > 0) {
+            return Err(Complaint(
+                "--rate-limit-tokens-per-second needs --max-concurrent-requests: it is the burst \
+                 that the rate allows"
+                    .to_owned(),
+            ));
+        }
+        return Ok(None);
+    }
+    Ok(Some(AdmissionRules {
+        limit: u32::try_from(flags.max_concurrent_requests).unwrap_or(u32::MAX),
+        queue,
+        wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+        rate: rate.filter(|rate| *rate > 0),
+    }))
+}
