@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod body;
+pub mod budget;
 pub mod fleet;
 pub mod keys;
 pub mod pins;

@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
 use crate::admission::Admission;
+use crate::body::{Bounds, Budget};
 use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::fleet::Roster;
@@ -40,6 +41,7 @@ pub struct Gateway {
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub(crate) bodies: Bodies,
+    pub(crate) upload: Bounds,
     pub(crate) request_timeout: Duration,
     pub(crate) retry: RetryRules,
     pub(crate) request_id_headers: Vec<http::HeaderName>,
@@ -74,6 +76,11 @@ impl Gateway {
             fleet,
             limits: Limits {
                 bodies: settings.bodies,
+                upload: Bounds {
+                    bytes: settings.bodies.max_payload,
+                    time: settings.bodies.timeout,
+                    budget: settings.bodies.max_buffered_total.map(Budget::new),
+                },
                 request_timeout: settings.request_timeout,
                 retry: settings.retry,
                 request_id_headers: settings.request_id_headers.clone(),

@@ -56,8 +56,7 @@ pub(crate) async fn serve(
         Err(refusal) => {
             tracing::debug!(code = refusal.code, why = &*refusal.message, "refused");
             let reply = refuse(&refusal, inference.dialect);
-            // Nobody reads the rest of an upload that is too large.
-            if refusal.status == StatusCode::PAYLOAD_TOO_LARGE { closing(reply) } else { reply }
+            if body::is_unread(&refusal) { closing(reply) } else { reply }
         }
     };
     meters.head(route, reply.status().as_u16(), arrived.elapsed());
@@ -73,7 +72,7 @@ async fn carry_out(
 ) -> Result<Reply, Refusal> {
     plan::count(gw, inference, &request);
     let (head, body) = request.into_parts();
-    let body = body::take(body, gw.limits.bodies.max_payload).await?;
+    let body = body::take(body, &gw.limits.upload).await?;
     let permit = match &gw.admission {
         Some(door) => Some(door.enter().await?),
         None => None,

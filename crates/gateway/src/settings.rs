@@ -165,13 +165,17 @@ pub struct Eviction {
     pub interval: Duration,
 }
 
-/// Sizes in bytes.
+/// Sizes in bytes, and how long they may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Bodies {
     /// `--max-payload-size`: largest request body, and largest buffered answer of a worker.
     pub max_payload: usize,
     /// `--max-buffered-request-bytes`: largest body kept only for a retry.
     pub max_buffered: u64,
+    /// `--max-buffered-total-bytes`: all buffered request bodies together; `None` for no bound.
+    pub max_buffered_total: Option<u64>,
+    /// `--buffered-body-timeout-secs`: how long a buffered body may take to arrive.
+    pub timeout: Duration,
 }
 
 /// Connections to one worker.

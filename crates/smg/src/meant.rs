@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use http::HeaderName;
 use smg_gateway::settings::{
-    Assignment, Bodies, BreakerRules, Connections, Eviction, HealthChecks, RetryRules, Settings,
-    Startup, Sticky, Thresholds,
+    Assignment, BreakerRules, Connections, Eviction, HealthChecks, RetryRules, Settings, Startup,
+    Sticky, Thresholds,
 };
 use smg_gateway::upstream::Origin;
 
@@ -63,7 +63,7 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
         health: health(&flags.health)?,
         sticky: sticky(&flags.sticky)?,
         admission: limits::admission(&flags.limits)?,
-        bodies: bodies(flags.requests.max_payload_size)?,
+        bodies: limits::bodies(&flags.requests, &flags.limits)?,
         connections: Connections {
             idle_timeout: unless_zero(secs(
                 "--upstream-pool-idle-timeout-secs",
@@ -169,14 +169,6 @@ fn breaker(flags: &RetryFlags) -> Meant<BreakerRules> {
         failures: (!flags.disable_circuit_breaker).then_some(failures),
         successes,
         timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
-    })
-}
-
-fn bodies(max_payload: i64) -> Meant<Bodies> {
-    let max_payload = positive("--max-payload-size", max_payload)?;
-    Ok(Bodies {
-        max_payload: usize::try_from(max_payload).unwrap_or(usize::MAX),
-        max_buffered: 1 << 20,
     })
 }
 
@@ -372,6 +364,8 @@ mod tests {
         "--bucket-adjust-interval-secs 4294967296",
         "--balance-abs-threshold -1",
         "--balance-rel-threshold 0.5",
+        "--max-buffered-total-bytes -1",
+        "--buffered-body-timeout-secs 0",
         "--queue-size -1",
         "--queue-timeout-secs 0",
         "--rate-limit-tokens-per-second -1",
@@ -448,6 +442,17 @@ mod tests {
         assert_eq!(admission(typed).unwrap().queue, 0);
         let rated = |rate| admission(&format!("{typed} --rate-limit-tokens-per-second {rate}"));
         assert_eq!((rated(0).unwrap().rate, rated(9).unwrap().rate), (None, Some(9)));
+    }
+
+    #[test]
+    fn bodies_may_hold_a_quarter_of_the_memory_and_take_as_long_as_a_request() {
+        let bodies = |typed: &str| meant(&format!("--policy random {typed}")).unwrap().bodies;
+        let default = bodies("--request-timeout-secs 7");
+        assert_eq!(default.max_buffered_total, crate::memory::total().map(|all| all / 4));
+        assert_eq!(default.timeout.as_secs(), 7);
+        let typed = bodies("--max-buffered-total-bytes 5 --buffered-body-timeout-secs 9");
+        assert_eq!((typed.max_buffered_total, typed.timeout.as_secs()), (Some(5), 9));
+        assert_eq!(bodies("--max-buffered-total-bytes 0").max_buffered_total, None);
     }
 
     #[test]

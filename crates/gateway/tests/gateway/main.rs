@@ -37,3 +37,5 @@ mod retries;
 mod slow_readers;
 #[cfg(test)]
 mod stickiness;
+#[cfg(test)]
+mod uploads;

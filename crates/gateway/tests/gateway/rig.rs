@@ -199,7 +199,12 @@ fn settings(workers: &[&Worker]) -> Settings {
         },
         sticky: Sticky { key_override: false, ..sticky() },
         admission: None,
-        bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },
+        bodies: Bodies {
+            max_payload: 1 << 20,
+            max_buffered: 1 << 20,
+            max_buffered_total: None,
+            timeout: TIMEOUT,
+        },
         connections: Connections {
             idle_timeout: Some(Duration::from_secs(3)),
             max_idle: 500,

@@ -20,4 +20,13 @@ pub(crate) struct LimitFlags {
     /// Requests let in a second, over time; --max-concurrent-requests in one burst. 0 for no bound
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) rate_limit_tokens_per_second: Option<i64>,
+
+    /// Bytes that all buffered request bodies together may hold, 0 for no bound [default: a quarter
+    /// of the memory]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
+    pub(crate) max_buffered_total_bytes: Option<i64>,
+
+    /// How long a buffered request body may take to arrive [default: --request-timeout-secs]
+    #[arg(long, value_name = "SECS", allow_negative_numbers = true)]
+    pub(crate) buffered_body_timeout_secs: Option<i64>,
 }

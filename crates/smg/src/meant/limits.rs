@@ -1,9 +1,10 @@
 //! What the flags of limits come to.
 
-use smg_gateway::settings::AdmissionRules;
+use smg_gateway::settings::{AdmissionRules, Bodies};
 
-use super::{Complaint, Meant, positive_secs, small};
-use crate::flags::LimitFlags;
+use super::{Complaint, Meant, positive, positive_secs, small, unsigned};
+use crate::flags::{LimitFlags, RequestFlags};
+use crate::memory;
 
 /// How many requests run, wait and come in a second; `None` for any number.
 pub(super) fn admission(flags: &LimitFlags) -> Meant<Option<AdmissionRules>> {
@@ -32,4 +33,23 @@ pub(super) fn admission(flags: &LimitFlags) -> Meant<Option<AdmissionRules>> {
         wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
         rate: rate.filter(|rate| *rate > 0),
     }))
+}
+
+/// How large request bodies may be, alone and together, and how long they may take to arrive.
+pub(super) fn bodies(requests: &RequestFlags, limits: &LimitFlags) -> Meant<Bodies> {
+    let max_payload = positive("--max-payload-size", requests.max_payload_size)?;
+    let total = match limits.max_buffered_total_bytes {
+        Some(typed) => Some(unsigned("--max-buffered-total-bytes", typed)?),
+        None => memory::total().map(|all| all / 4),
+    };
+    let timeout = match limits.buffered_body_timeout_secs {
+        Some(typed) => positive_secs("--buffered-body-timeout-secs", typed)?,
+        None => positive_secs("--request-timeout-secs", requests.request_timeout_secs)?,
+    };
+    Ok(Bodies {
+        max_payload: usize::try_from(max_payload).unwrap_or(usize::MAX),
+        max_buffered: 1 << 20,
+        max_buffered_total: total.filter(|total| *total > 0),
+        timeout,
+    })
 }

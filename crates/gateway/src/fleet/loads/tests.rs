@@ -106,7 +106,12 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             snapshot: None,
         },
         admission: None,
-        bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },
+        bodies: Bodies {
+            max_payload: 1 << 20,
+            max_buffered: 1 << 20,
+            max_buffered_total: None,
+            timeout: Duration::from_secs(60),
+        },
         connections: CONNECTIONS,
         request_timeout: Duration::from_secs(60),
         retry: crate::settings::RetryRules {
