@@ -1,6 +1,7 @@
 //! The client's side: accepting connections, admitting requests, answering.
 
 mod patience;
+mod presence;
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -21,7 +22,9 @@ use smg_wire::route::{Dialect, Route, Row};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
-use self::patience::Patient;
+use self::patience::{Patience, Patient};
+pub(crate) use self::presence::Attending;
+use self::presence::Presence;
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
 use crate::{admin, serve, tasks};
@@ -32,7 +35,7 @@ pub(crate) type Reply = Response<ReplyBody>;
 /// Pause after a failed accept: out of file descriptors, mostly, which only time can mend.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Most bytes read ahead of, or written behind, one connection: a slow client holds no more here.
+/// Most bytes read ahead of, or written behind, one connection to a worker.
 pub(crate) const MAX_HELD_BYTES: usize = 64 * 1024;
 
 pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
@@ -59,16 +62,30 @@ pub(crate) async fn converse(
     // Who comes while the gateway leaves gets one answer, and does not hold it up.
     let late = gw.drain.draining();
     let drain = (!late).then(|| gw.drain.watch());
-    let socket = Patient::new(socket, gw.limits.request_timeout);
+    let clients = gw.limits.clients;
+    let patience = Patience {
+        write: gw.limits.request_timeout,
+        head: clients.header_timeout,
+        idle: clients.idle_timeout,
+    };
+    let presence = Arc::new(Presence::default());
+    let socket = Patient::new(socket, patience, Arc::clone(&presence));
     let service = service_fn(move |request| {
-        let gw = Arc::clone(&gw);
-        async move { Ok::<_, Infallible>(answer(&gw, request).await) }
+        let (gw, presence) = (Arc::clone(&gw), Arc::clone(&presence));
+        let attending = presence.begin();
+        async move {
+            let reply = answer(&gw, request).await;
+            if reply.extensions().get::<Unread>().is_some() {
+                presence.leave_unread();
+            }
+            Ok::<_, Infallible>(reply.map(|body| body.attended(attending)))
+        }
     });
     let mut connection = pin!(
         http1::Builder::new()
             .half_close(false)
             .header_read_timeout(None)
-            .max_buf_size(MAX_HELD_BYTES)
+            .max_buf_size(clients.max_header_bytes)
             .keep_alive(!late)
             .serve_connection(TokioIo::new(socket), service)
     );
@@ -153,9 +170,14 @@ fn too_large(limit: usize) -> Reply {
     closing(reply)
 }
 
+/// Marks the refusal of an upload that its client may still be sending.
+#[derive(Clone, Copy, Debug)]
+struct Unread;
+
 /// Ends the connection after this answer, for a body that nobody will read.
 pub(crate) fn closing(mut reply: Reply) -> Reply {
     reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    reply.extensions_mut().insert(Unread);
     reply
 }
 

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::fleet::Roster;
 use crate::session::Session;
-use crate::settings::{Assignment, Bodies, RetryRules, Settings};
+use crate::settings::{Assignment, Bodies, Clients, RetryRules, Settings};
 use crate::telemetry::Meters;
 use crate::upstream::Dial;
 use crate::{edge, fleet, tasks};
@@ -42,6 +42,7 @@ pub struct Gateway {
 pub(crate) struct Limits {
     pub(crate) bodies: Bodies,
     pub(crate) upload: Bounds,
+    pub(crate) clients: Clients,
     pub(crate) request_timeout: Duration,
     pub(crate) retry: RetryRules,
     pub(crate) request_id_headers: Vec<http::HeaderName>,
@@ -76,6 +77,7 @@ impl Gateway {
             fleet,
             limits: Limits {
                 bodies: settings.bodies,
+                clients: settings.clients,
                 upload: Bounds {
                     bytes: settings.bodies.max_payload,
                     time: settings.bodies.timeout,

@@ -17,6 +17,7 @@ use smg_wire::route::Dialect;
 use smg_wire::sse::Tail;
 
 use crate::admission::Permit;
+use crate::edge::Attending;
 use crate::session::Lease;
 use crate::telemetry::CallGuard;
 use crate::upstream::Exchange;
@@ -76,6 +77,8 @@ pub(crate) struct ReplyBody {
     call: Option<CallGuard>,
     /// Keeps its place among the requests that may run until then, too.
     permit: Option<Permit>,
+    /// Keeps its connection from counting as idle.
+    attending: Option<Attending>,
 }
 
 #[derive(Debug)]
@@ -175,12 +178,18 @@ impl Relay {
 impl ReplyBody {
     /// A body that is all there.
     pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
-        Self { kind: Kind::Whole(bytes.into()), call: None, permit: None }
+        Self { kind: Kind::Whole(bytes.into()), call: None, permit: None, attending: None }
     }
 
     /// A body that is still coming.
     pub(crate) fn stream(relay: Relay) -> Self {
-        Self { kind: Kind::Stream(Box::new(relay)), call: None, permit: None }
+        Self { kind: Kind::Stream(Box::new(relay)), call: None, permit: None, attending: None }
+    }
+
+    /// Keeps the client's connection busy.
+    pub(crate) fn attended(mut self, attending: Attending) -> Self {
+        self.attending = Some(attending);
+        self
     }
 
     /// Holds the request's permit.

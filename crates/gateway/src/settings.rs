@@ -39,6 +39,8 @@ pub struct Settings {
     pub admission: Option<AdmissionRules>,
     /// Request and answer sizes.
     pub bodies: Bodies,
+    /// Connections of clients.
+    pub clients: Clients,
     /// Connections to workers.
     pub connections: Connections,
     /// `--retry-…`.
@@ -176,6 +178,17 @@ pub struct Bodies {
     pub max_buffered_total: Option<u64>,
     /// `--buffered-body-timeout-secs`: how long a buffered body may take to arrive.
     pub timeout: Duration,
+}
+
+/// Connections of clients.
+#[derive(Clone, Copy, Debug)]
+pub struct Clients {
+    /// `--max-header-bytes`: longest head, and most that is read ahead or written behind.
+    pub max_header_bytes: usize,
+    /// `--header-read-timeout-secs`: how long a head may take; `None` for no bound.
+    pub header_timeout: Option<Duration>,
+    /// `--idle-connection-timeout-secs`: how long a client may wait between two requests.
+    pub idle_timeout: Option<Duration>,
 }
 
 /// Connections to one worker.

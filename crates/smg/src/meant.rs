@@ -64,6 +64,7 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
         sticky: sticky(&flags.sticky)?,
         admission: limits::admission(&flags.limits)?,
         bodies: limits::bodies(&flags.requests, &flags.limits)?,
+        clients: limits::clients(&flags.limits)?,
         connections: Connections {
             idle_timeout: unless_zero(secs(
                 "--upstream-pool-idle-timeout-secs",
@@ -366,6 +367,9 @@ mod tests {
         "--balance-rel-threshold 0.5",
         "--max-buffered-total-bytes -1",
         "--buffered-body-timeout-secs 0",
+        "--max-header-bytes 8191",
+        "--header-read-timeout-secs -1",
+        "--idle-connection-timeout-secs -1",
         "--queue-size -1",
         "--queue-timeout-secs 0",
         "--rate-limit-tokens-per-second -1",

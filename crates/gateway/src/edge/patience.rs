@@ -1,28 +1,77 @@
-//! A client's socket that gives up on a client who stops reading.
+//! A client's socket that gives up: on a client who stops reading, who never ends a head, or who has
+//! nothing more to ask; and that hears a client out whose upload was refused.
 //!
 //! While a client's socket is full, nobody polls the answer for it, so the answer's own deadline is
 //! not looked at. Without a bound here, a client that stops reading would hold its worker for ever.
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// A socket whose single write may take no longer than `patience`.
+use super::presence::Presence;
+
+/// How long, and for how much, a client is heard out whose upload was refused: closed earlier, its
+/// own kernel would throw away the refusal together with the connection.
+const LINGER: Duration = Duration::from_secs(10);
+const LINGER_BYTES: usize = 256 << 20;
+
+/// How long a client is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// In a single write.
+    pub(super) write: Duration,
+    /// For a whole head, from its first byte; for the first one, from the connection's beginning.
+    pub(super) head: Option<Duration>,
+    /// For the next request.
+    pub(super) idle: Option<Duration>,
+}
+
+/// A socket that waits no longer than `patience`.
 #[derive(Debug)]
 pub(super) struct Patient<S> {
     socket: S,
-    patience: Duration,
+    patience: Patience,
+    presence: Arc<Presence>,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
+    /// Started once and set anew only when it fires too early, so that a busy connection never
+    /// touches the timer wheel.
+    lull: Option<Pin<Box<Sleep>>>,
+    /// Requests begun when last looked.
+    seen: u32,
+    /// When the head that is being read began.
+    head_since: Option<Instant>,
+    /// When the connection fell idle.
+    idle_since: Option<Instant>,
+    linger: Option<Linger>,
+}
+
+/// The last words of a client whose upload was refused.
+#[derive(Debug)]
+struct Linger {
+    shut: bool,
+    until: Pin<Box<Sleep>>,
+    left: usize,
 }
 
 impl<S: AsyncWrite + Unpin> Patient<S> {
-    pub(super) const fn new(socket: S, patience: Duration) -> Self {
-        Self { socket, patience, waiting: None }
+    pub(super) fn new(socket: S, patience: Patience, presence: Arc<Presence>) -> Self {
+        Self {
+            socket,
+            patience,
+            presence,
+            waiting: None,
+            lull: None,
+            seen: 0,
+            head_since: patience.head.map(|_| Instant::now()),
+            idle_since: None,
+            linger: None,
+        }
     }
 
     fn bound<T>(
@@ -31,28 +80,104 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
         wrote: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
-            self.waiting = None;
+            if self.waiting.take().is_some() {
+                // The connection may be idle from here on: look at that again.
+                cx.waker().wake_by_ref();
+            }
             return wrote;
         }
-        let patience = self.patience;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        let patience = self.patience.write;
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(patience)));
         waiting.as_mut().poll(cx).map(|()| {
             Err(io::Error::new(io::ErrorKind::TimedOut, "the client stopped reading its answer"))
         })
     }
+
+    /// Forgets what was before the last request.
+    fn catch_up(&mut self) {
+        let begun = self.presence.begun();
+        if begun != self.seen {
+            self.seen = begun;
+            (self.head_since, self.idle_since) = (None, None);
+        }
+    }
+
+    /// Ready when the client has been waited for long enough.
+    fn poll_lull(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.presence.busy() || self.waiting.is_some() {
+            return Poll::Pending;
+        }
+        let deadline = match (self.head_since, self.patience) {
+            (Some(since), Patience { head: Some(head), .. }) => since + head,
+            (None, Patience { idle: Some(idle), .. }) => {
+                *self.idle_since.get_or_insert_with(Instant::now) + idle
+            }
+            _ => return Poll::Pending,
+        };
+        let lull = self.lull.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if lull.deadline() > deadline {
+            lull.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(lull.as_mut().poll(cx));
+            if lull.deadline() >= deadline {
+                return Poll::Ready(());
+            }
+            lull.as_mut().reset(deadline);
+        }
+    }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Patient<S> {
+    /// Ends our side, then reads and forgets what the client still says.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let begin = || Linger { shut: false, until: Box::pin(sleep(LINGER)), left: LINGER_BYTES };
+        let linger = self.linger.get_or_insert_with(begin);
+        if !linger.shut {
+            ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
+            linger.shut = true;
+        }
+        let mut room = [0; 8192];
+        while linger.left > 0 && linger.until.as_mut().poll(cx).is_pending() {
+            let mut said = ReadBuf::new(&mut room);
+            let read = ready!(Pin::new(&mut self.socket).poll_read(cx, &mut said));
+            if read.is_err() || said.filled().is_empty() {
+                break;
+            }
+            linger.left = linger.left.saturating_sub(said.filled().len());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Patient<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.socket).poll_read(cx, buf);
+        if self.patience.head.is_none() && self.patience.idle.is_none() {
+            return read;
+        }
+        self.catch_up();
+        if read.is_ready() {
+            if buf.filled().len() > before && !self.presence.busy() {
+                self.head_since.get_or_insert_with(Instant::now);
+            }
+            return read;
+        }
+        ready!(self.poll_lull(cx));
+        Poll::Ready(match self.head_since {
+            Some(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the head took too long")),
+            // As if the client had closed: hyper then closes in peace.
+            None => Ok(()),
+        })
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -80,6 +205,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.presence.unread() {
+            return self.poll_linger(cx);
+        }
         Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 }

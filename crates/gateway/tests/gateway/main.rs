@@ -22,6 +22,8 @@ mod failover;
 #[cfg(test)]
 mod framing;
 #[cfg(test)]
+mod idle_clients;
+#[cfg(test)]
 mod leaving;
 #[cfg(test)]
 mod metrics;

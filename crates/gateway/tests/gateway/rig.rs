@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use smg_gateway::Gateway;
 use smg_gateway::settings::{
-    Bodies, BreakerRules, BucketRules, Connections, Eviction, ExpectedWait, HealthChecks,
+    Bodies, BreakerRules, BucketRules, Clients, Connections, Eviction, ExpectedWait, HealthChecks,
     LoadPolling, OverloadRules, Placement, PolicyName, PrefixRules, RetryRules, Settings, Startup,
     Sticky, Thresholds,
 };
@@ -205,6 +205,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             max_buffered_total: None,
             timeout: TIMEOUT,
         },
+        clients: Clients { max_header_bytes: 64 << 10, header_timeout: None, idle_timeout: None },
         connections: Connections {
             idle_timeout: Some(Duration::from_secs(3)),
             max_idle: 500,

@@ -76,3 +76,19 @@ async fn a_body_that_does_not_arrive_in_time_is_its_clients_fault() {
     assert_eq!((begun.elapsed().as_secs(), w.served()), (20, 0));
     rig.is_at_rest().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_upload_is_heard_out_so_that_its_client_reads_the_refusal() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |settings| settings.bodies.max_payload = 1000).await;
+    let mut client = rig.narrow_client(4096);
+    assert!(client.try_send(post(PATH, &[], body(300_000))).await, "the upload was cut off");
+    assert_eq!(client.reply().await.status, 413);
+    client.leave().await;
+    // A client that never ends is not listened to for ever.
+    let mut client = rig.narrow_client(4096);
+    client.send(&post(PATH, &[], body(300_000))[..2000]).await;
+    assert_eq!(client.reply().await.status, 413);
+    later(11.0).await;
+    assert!(!client.try_send("x".repeat(100_000)).await, "still listening");
+}

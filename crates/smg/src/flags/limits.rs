@@ -29,4 +29,16 @@ pub(crate) struct LimitFlags {
     /// How long a buffered request body may take to arrive [default: --request-timeout-secs]
     #[arg(long, value_name = "SECS", allow_negative_numbers = true)]
     pub(crate) buffered_body_timeout_secs: Option<i64>,
+
+    /// Longest head of a request, at least 8192
+    #[arg(long, value_name = "BYTES", default_value_t = 65536, allow_negative_numbers = true)]
+    pub(crate) max_header_bytes: i64,
+
+    /// How long a head may take to arrive, 0 for no bound
+    #[arg(long, value_name = "SECS", default_value_t = 30, allow_negative_numbers = true)]
+    pub(crate) header_read_timeout_secs: i64,
+
+    /// Close connections of clients that have been idle this long, 0 never
+    #[arg(long, value_name = "SECS", default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) idle_connection_timeout_secs: i64,
 }

@@ -1,8 +1,8 @@
 //! What the flags of limits come to.
 
-use smg_gateway::settings::{AdmissionRules, Bodies};
+use smg_gateway::settings::{AdmissionRules, Bodies, Clients};
 
-use super::{Complaint, Meant, positive, positive_secs, small, unsigned};
+use super::{Complaint, Meant, positive, positive_secs, secs, small, unless_zero, unsigned};
 use crate::flags::{LimitFlags, RequestFlags};
 use crate::memory;
 
@@ -13,7 +13,7 @@ pub(super) fn admission(flags: &LimitFlags) -> Meant<Option<AdmissionRules>> {
     let wait = if queue > 0 {
         positive_secs("--queue-timeout-secs", flags.queue_timeout_secs)?
     } else {
-        super::secs("--queue-timeout-secs", flags.queue_timeout_secs)?
+        secs("--queue-timeout-secs", flags.queue_timeout_secs)?
     };
     let rate = flags.rate_limit_tokens_per_second;
     let rate = rate.map(|rate| small("--rate-limit-tokens-per-second", rate)).transpose()?;
@@ -51,5 +51,21 @@ pub(super) fn bodies(requests: &RequestFlags, limits: &LimitFlags) -> Meant<Bodi
         max_buffered: 1 << 20,
         max_buffered_total: total.filter(|total| *total > 0),
         timeout,
+    })
+}
+
+/// What bounds a client's connection.
+pub(super) fn clients(flags: &LimitFlags) -> Meant<Clients> {
+    let max_header_bytes = usize::try_from(flags.max_header_bytes).ok();
+    let max_header_bytes = max_header_bytes.filter(|bytes| (8192..=1 << 30).contains(bytes));
+    let header = secs("--header-read-timeout-secs", flags.header_read_timeout_secs)?;
+    let idle = secs("--idle-connection-timeout-secs", flags.idle_connection_timeout_secs)?;
+    Ok(Clients {
+        max_header_bytes: max_header_bytes.ok_or_else(|| {
+            let why = "expected 8192 to 1073741824";
+            Complaint::about("--max-header-bytes", flags.max_header_bytes, why)
+        })?,
+        header_timeout: unless_zero(header),
+        idle_timeout: unless_zero(idle),
     })
 }

@@ -112,6 +112,11 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             max_buffered_total: None,
             timeout: Duration::from_secs(60),
         },
+        clients: crate::settings::Clients {
+            max_header_bytes: 64 << 10,
+            header_timeout: None,
+            idle_timeout: None,
+        },
         connections: CONNECTIONS,
         request_timeout: Duration::from_secs(60),
         retry: crate::settings::RetryRules {
