@@ -5,11 +5,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use breaker::{Breaker, Outcome, State};
 use load::{Charge, Load};
+use placed::Placed;
 
 pub mod breaker;
 pub mod health;
 pub mod load;
 pub mod overload;
+pub mod placed;
 
 /// A worker's interned identity. Ids are never reused within a process, so a pin to a worker that
 /// is gone can never be taken for a pin to another one.
@@ -79,6 +81,7 @@ pub struct Worker {
     keys_in_flight: AtomicU32,
     processed: AtomicU64,
     load: Load,
+    placed: Placed,
 }
 
 impl Worker {
@@ -98,6 +101,7 @@ impl Worker {
             keys_in_flight: AtomicU32::new(0),
             processed: AtomicU64::new(0),
             load: Load::default(),
+            placed: Placed::default(),
         }
     }
 
@@ -192,6 +196,12 @@ impl Worker {
     #[must_use]
     pub const fn load(&self) -> &Load {
         &self.load
+    }
+
+    /// What conversations placed there lately are expected to bring.
+    #[must_use]
+    pub const fn placed(&self) -> &Placed {
+        &self.placed
     }
 
     /// A request was given to it; `tokens` is the length of its prompt if that is known.

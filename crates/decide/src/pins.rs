@@ -146,6 +146,10 @@ impl Pin {
         match step {
             Step::Use(_) | Step::Place => self,
             Step::Replace => match rules.replacement {
+                // A worker that is remembered already may be placed when it falls between propose
+                // and land. Nobody is forgotten for it.
+                Replacement::Leads if placed == self.primary => self,
+                Replacement::Follows if placed == self.primary || placed == self.candidate => self,
                 Replacement::Leads => Self::of_two(placed, self.primary),
                 Replacement::Follows => Self::of_two(self.candidate, placed),
             },
@@ -226,6 +230,15 @@ mod tests {
             let one = Pin::new(A).moved(Step::Replace, B, rules, |_| 0);
             assert_eq!(remembered(one), [A, B]);
             assert_eq!(remembered(one.moved(Step::Replace, C, rules, |_| 0)), [B, C]);
+        }
+    }
+
+    #[test]
+    fn a_replacement_that_is_remembered_already_drops_nobody() {
+        let pin = Pin::of_two(A, B);
+        for (placed, leads) in [(A, [A, B]), (B, [B, A])] {
+            assert_eq!(remembered(pin.moved(Step::Replace, placed, DELEGATE, |_| 0)), leads);
+            assert_eq!(remembered(pin.moved(Step::Replace, placed, OTHER_MODES, |_| 0)), [A, B]);
         }
     }
 

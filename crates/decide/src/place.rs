@@ -4,7 +4,7 @@
 //! that was really used, which may be another one when somebody else pinned the key meanwhile.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rand::{Rng, RngExt as _};
 
@@ -13,6 +13,7 @@ use crate::keys::KeyUse;
 
 mod branch;
 mod bucket;
+pub mod cache_aware;
 mod consistent_hashing;
 mod expected_wait;
 mod least_load;
@@ -26,6 +27,7 @@ mod round_robin;
 
 pub use branch::Branch;
 pub use bucket::{Bucket, BucketRules};
+pub use cache_aware::CacheAware;
 pub use consistent_hashing::ConsistentHashing;
 pub use expected_wait::{Estimate, ExpectedWait, Wait};
 pub use least_load::LeastLoad;
@@ -49,8 +51,8 @@ pub enum Reads {
     Prompt,
 }
 
-/// What a policy may look at of a request.
-#[derive(Clone, Copy, Debug, Default)]
+/// What a policy may look at of a request. One ask goes to one policy object.
+#[derive(Clone, Debug, Default)]
 pub struct Ask<'a> {
     /// The routing key, for policies that hash one themselves.
     pub key: Option<&'a str>,
@@ -60,6 +62,9 @@ pub struct Ask<'a> {
     pub prompt: Prompt<'a>,
     /// Milliseconds on the caller's clock.
     pub now: u64,
+    /// Starts empty. `cache_aware` keeps the prompt's hashes here, so that proposing, committing
+    /// and a retry read the prompt once.
+    pub chain: OnceLock<cache_aware::Chain>,
 }
 
 /// A prompt as far as it is known.
@@ -98,6 +103,13 @@ impl Proposal {
     pub const fn by(branch: Branch, at: Option<usize>) -> Self {
         Self { at, branch, matched: None }
     }
+}
+
+/// What one commit changed, so that it can be undone. The default stands for no change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    pub(crate) inserted: cache_aware::Inserted,
+    pub(crate) charged: u32,
 }
 
 /// The workers of one model and leg, less those this request has already failed on.
@@ -174,6 +186,12 @@ impl<'a> Candidates<'a> {
         self.in_turn(dice.random_range(0..=usize::MAX))
     }
 
+    /// The worker at a place in the list, available or not.
+    #[must_use]
+    pub fn worker(&self, at: usize) -> Option<&'a Worker> {
+        self.workers.get(at).map(Arc::as_ref)
+    }
+
     /// Two different available ones, any two; the second is `None` when there is but one.
     #[must_use]
     pub fn any_two(&self, dice: &mut dyn Rng) -> (Option<usize>, Option<usize>) {
@@ -195,7 +213,7 @@ impl<'a> Candidates<'a> {
     /// One with the least `weight`; equals are drawn by lot.
     pub fn least<W: PartialOrd>(
         &self,
-        weight: impl Fn(&'a Worker) -> W,
+        weight: impl FnMut(&'a Worker) -> W,
         dice: &mut dyn Rng,
     ) -> Option<usize> {
         least_among(self.available(), weight, dice)
@@ -205,20 +223,24 @@ impl<'a> Candidates<'a> {
 /// The place of one with the least `weight` among these; equals are drawn by lot.
 pub fn least_among<'a, W: PartialOrd>(
     among: impl Iterator<Item = (usize, &'a Worker)>,
-    weight: impl Fn(&'a Worker) -> W,
+    mut weight: impl FnMut(&'a Worker) -> W,
     dice: &mut dyn Rng,
 ) -> Option<usize> {
     let mut best: Option<(W, usize)> = None;
-    let mut equals = 0_u32;
+    let (mut equals, mut next) = (0_u32, 0_u32);
     for (at, worker) in among {
         let weight = weight(worker);
         match best.as_ref().map(|(least, _)| weight.partial_cmp(least)) {
             Some(Some(Ordering::Greater) | None) => {}
             Some(Some(Ordering::Equal)) => {
                 // Reservoir of one: the n-th equal replaces the chosen one with chance 1/n.
+                if equals == 1 {
+                    next = next_to_replace(1, dice);
+                }
                 equals += 1;
-                if dice.random_range(0..equals) == 0 {
+                if equals == next {
                     best = Some((weight, at));
+                    next = next_to_replace(equals, dice);
                 }
             }
             _ => {
@@ -228,6 +250,13 @@ pub fn least_among<'a, W: PartialOrd>(
         }
     }
     best.map(|(_, at)| at)
+}
+
+/// Which of the equals after the n-th is the next to replace the chosen one. All of n + 1 to m fail
+/// to with chance n/m, so one draw stands for them all: a thousand equals take about seven draws.
+fn next_to_replace(n: u32, dice: &mut dyn Rng) -> u32 {
+    let lot: f64 = 1.0 - dice.random::<f64>();
+    ((f64::from(n) / lot) as u32).saturating_add(1)
 }
 
 /// A way to choose a worker.
@@ -251,14 +280,16 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     /// Chooses among the available candidates and changes nothing.
     fn propose(&self, ask: &Ask<'_>, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Proposal;
 
-    /// The proposal was used: the request goes to `used`.
-    fn commit(&self, ask: &Ask<'_>, used: &Worker) {
+    /// The proposal was used: the request goes to `used`. Keep the receipt for [`Self::undo`].
+    fn commit(&self, ask: &Ask<'_>, used: &Worker) -> Receipt {
         let _ = (ask, used);
+        Receipt::default()
     }
 
-    /// The request never reached `used` after all, or that worker failed it before any output.
-    fn undo(&self, ask: &Ask<'_>, used: &Worker) {
-        let _ = (ask, used);
+    /// The request never reached `used` after all, or that worker failed it before any output:
+    /// takes back what the commit that gave this receipt added, and nothing else.
+    fn undo(&self, ask: &Ask<'_>, used: &Worker, receipt: Receipt) {
+        let _ = (ask, used, receipt);
     }
 
     /// A worker was removed from the fleet.

@@ -75,6 +75,8 @@ pub(crate) struct Fleet {
     /// Sorted by id, which is the order of first registration.
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     pub(crate) models: HashMap<Arc<str>, Arc<Group>>,
+    /// Whether the default or any model's policy reads the prompt (001, rule 2).
+    pub(crate) reads_prompt: bool,
 }
 
 /// The current fleet and the way to change it.
@@ -111,12 +113,16 @@ impl Changing {
 impl Roster {
     /// An empty fleet. `assignment` is how `manual` places.
     pub(crate) fn new(placement: Placement, assignment: Assignment, breaker: BreakerRules) -> Self {
+        let default = make_policy(placement.policy, &placement, assignment);
         Self {
             breaker,
-            current: ArcSwap::default(),
+            current: ArcSwap::new(Arc::new(Fleet {
+                reads_prompt: default.reads() == Reads::Prompt,
+                ..Fleet::default()
+            })),
             placement,
             assignment,
-            default: make_policy(placement.policy, &placement, assignment),
+            default,
             changing: Mutex::default(),
         }
     }
@@ -124,13 +130,6 @@ impl Roster {
     /// The fleet as it is now.
     pub(crate) fn load(&self) -> Arc<Fleet> {
         self.current.load_full()
-    }
-
-    /// Whether the default or any model's policy reads the prompt (001, rule 2).
-    pub(crate) fn reads_prompt(&self) -> bool {
-        let reads = |policy: &dyn Policy| policy.reads() == Reads::Prompt;
-        let fleet = self.current.load();
-        reads(&*self.default) || fleet.models.values().any(|group| reads(&*group.policy))
     }
 
     /// The id of an address.
@@ -203,7 +202,11 @@ impl Roster {
             let group = self.group(old.models.get(&model), &model, members, meters);
             (model, Arc::new(group))
         });
-        Fleet { models: models.collect(), upstreams }
+        let models: HashMap<_, Arc<Group>> = models.collect();
+        let reads = |policy: &dyn Policy| policy.reads() == Reads::Prompt;
+        let reads_prompt =
+            reads(&*self.default) || models.values().any(|group| reads(&*group.policy));
+        Fleet { models, reads_prompt, upstreams }
     }
 
     fn group(

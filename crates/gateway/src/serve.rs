@@ -13,7 +13,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, StatusCode, request};
 use hyper::body::Incoming;
-use smg_decide::fleet::Worker;
 use smg_decide::place::Candidates;
 use smg_decide::retry::{Attempts, Chances, Sent, Verdict};
 use smg_wire::error::Refusal;
@@ -70,7 +69,7 @@ async fn carry_out(
     request: Request<Incoming>,
     meters: &mut Arc<ModelMeters>,
 ) -> Result<Reply, Refusal> {
-    plan::count(gw, inference, &request);
+    plan::count(gw, &gw.fleet.load(), inference, &request);
     let (head, body) = request.into_parts();
     let body = body::take(body, &gw.limits.upload).await?;
     let permit = match &gw.admission {
@@ -110,14 +109,17 @@ async fn attempts(
         let Some(lease) = gw.session.choose(&group, asking, &round, &gw.meters.sticky) else {
             break;
         };
-        let upstream = Arc::clone(&lease.upstream);
+        let (upstream, receipt) = (Arc::clone(&lease.upstream), lease.receipt);
         if upstream.worker.vetoed() {
             // A report came in since it was looked at.
+            group.policy.undo(&asking.ask, &upstream.worker, receipt);
             gw.meters.overload.shed_dispatch.inc();
             return Err(counted(gw, shed(gw, &group)));
         }
         let (sent, mut reply) = attempt(held, lease, deadline).await;
-        note(gw, &group, asking, (sent, &upstream.worker));
+        if note(gw, sent) {
+            group.policy.undo(&asking.ask, &upstream.worker, receipt);
+        }
         reply.headers_mut().insert(ROUTED_WORKER, upstream.routed.clone());
         round.excluded.push(upstream.worker.id);
         let elsewhere = elsewhere(gw, &group, &round);
@@ -180,9 +182,9 @@ fn judge(
     attempts.judge(sent, &gw.limits.retry, chances, &mut rand::rng())
 }
 
-/// Counts an attempt, and takes back what the policy remembered of one that failed.
-fn note(gw: &Gateway, group: &Group, asking: &Asking<'_>, (sent, worker): (Sent, &Worker)) {
-    let failed = match sent {
+/// Counts an attempt; true if it failed, so that what the policy remembered of it is no longer so.
+fn note(gw: &Gateway, sent: Sent) -> bool {
+    match sent {
         Sent::Answered { status, .. } => {
             gw.meters.router.attempt(status, "");
             status >= 500
@@ -191,9 +193,6 @@ fn note(gw: &Gateway, group: &Group, asking: &Asking<'_>, (sent, worker): (Sent,
             gw.meters.router.attempt(fault.status(), fault.code());
             true
         }
-    };
-    if failed {
-        group.policy.undo(&asking.ask, worker);
     }
 }
 

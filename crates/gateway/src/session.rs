@@ -13,7 +13,7 @@ use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
 use smg_decide::keys::{self, Key, Places, Treatment};
 use smg_decide::pins::table::{Table, Turn};
 use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules};
-use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt};
+use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt, Receipt};
 use smg_wire::header::ROUTING_KEY;
 
 use self::lease::Flight;
@@ -115,6 +115,7 @@ impl Session {
             target: value(&TARGET_WORKER).filter(|_| treatment == Treatment::HashOwn),
             prompt,
             now: self.clock.millis(),
+            ..Ask::default()
         };
         Asking { treatment, key, ask }
     }
@@ -189,8 +190,10 @@ impl Session {
         let proposal = group.policy.propose(&asking.ask, candidates, dice);
         group.branches.decided(&proposal);
         let at = proposal.at?;
-        group.policy.commit(&asking.ask, group.workers.get(at)?);
-        Lease::new(group, at, self.clock)
+        let receipt = group.policy.commit(&asking.ask, group.workers.get(at)?);
+        let mut lease = Lease::new(group, at, self.clock)?;
+        lease.receipt = receipt;
+        Some(lease)
     }
 
     /// A keyed request's turn at a pin table.
@@ -204,25 +207,28 @@ impl Session {
         let Seat { table, key, assignment, candidates, keep_pin } = seat;
         let available = |id| candidates.find(id).is_some();
         let now = self.now();
+        let mut receipt = Receipt::default();
         let mut turn = table.turn(*key, None, now, available);
-        if let Turn::Propose(_) = turn {
+        if let Turn::Propose(step) = turn {
             let proposal = assignment.propose(&*group.policy, &asking.ask, candidates, dice);
             group.branches.decided(&proposal);
             let proposal = group.workers.get(proposal.at?)?;
             turn = if *keep_pin {
-                table.detour(*key, proposal.id, now)
+                table.detour(*key, step, proposal.id, now)
             } else {
                 table.turn(*key, Some(proposal.id), now, available)
             };
             let used = matches!(turn, Turn::Fly { proposal_used: true, .. });
             if used && *assignment == Assignment::Delegate {
-                group.policy.commit(&asking.ask, proposal);
+                receipt = group.policy.commit(&asking.ask, proposal);
             }
         }
         let Turn::Fly { worker, outcome, first, .. } = turn else { return None };
         let flight = Flight::counted(Arc::clone(table), *key, first);
         let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
-        Some((outcome, Lease::new(group, at, self.clock)?.flying(Some(flight))))
+        let mut lease = Lease::new(group, at, self.clock)?.flying(Some(flight));
+        lease.receipt = receipt;
+        Some((outcome, lease))
     }
 
     /// A key that a policy hashes: not pinned, but its requests in flight are counted.

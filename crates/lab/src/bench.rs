@@ -241,7 +241,7 @@ fn worker_args(row: Row, number: usize, window: Duration) -> WorkerArgs {
             events: load::paced_events(window),
             every_ms: load::PACED_EVERY.as_millis().try_into().unwrap_or(u64::MAX),
         },
-        Row::Sticky | Row::RoundRobin | Row::SseBurst | Row::Start => {
+        Row::Sticky | Row::RoundRobin | Row::SseBurst | Row::GrowingChat | Row::Start => {
             WorkerArgs { number, events: load::BURST_EVENTS, every_ms: 0 }
         }
     }
@@ -267,6 +267,12 @@ async fn run_row(row: Row, target: Target, first_answer: Duration) -> Result<Rea
             reading.pace =
                 Some(reading.rate * load::PACED_EVERY.as_secs_f64() / load::PACED_STREAMS as f64);
             Ok(reading)
+        }
+        Row::GrowingChat => {
+            let idle = idle_memory(target).await?;
+            let measured = load::growing(target, WORKERS).await?;
+            let grown = measured.window.resident.saturating_sub(idle) as f64 / (1024.0 * 1024.0);
+            Ok(Reading::new(vec![measured.micros_per_unit()?, grown], measured))
         }
         Row::Start => {
             let idle = idle_memory(target).await? as f64 / (1024.0 * 1024.0);

@@ -1,5 +1,9 @@
 //! A small seeded number source: one seed always gives the same text and the same order of play.
 
+use std::convert::Infallible;
+
+use rand::TryRng;
+
 /// Deals numbers that depend on the seed alone (the `SplitMix64` step).
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
@@ -36,6 +40,29 @@ impl Dice {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
         }
+    }
+}
+
+/// The same numbers for whoever asks for dice of the `rand` crate, such as a policy.
+impl TryRng for Dice {
+    type Error = Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Infallible> {
+        // The upper half is the better mixed one.
+        Ok(u32::try_from(self.roll() >> 32).unwrap_or_default())
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Infallible> {
+        Ok(self.roll())
+    }
+
+    fn try_fill_bytes(&mut self, to: &mut [u8]) -> Result<(), Infallible> {
+        for chunk in to.chunks_mut(8) {
+            for (byte, rolled) in chunk.iter_mut().zip(self.roll().to_le_bytes()) {
+                *byte = rolled;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -7,6 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use smg_lab::bench;
 use smg_lab::engine::Profile;
 use smg_lab::player::{Naming, Script};
+use smg_lab::prefix_study::fleet::Engines;
+use smg_lab::simulator;
 
 /// Tools to try a gateway without a GPU.
 #[derive(Debug, Parser)]
@@ -22,11 +24,36 @@ pub(crate) enum Command {
     Engine(EngineFlags),
     /// Play conversations against an OpenAI-compatible address and print what the caches saved.
     Play(PlayFlags),
+    /// Compare the prefix index of cache_aware with an exact character tree, over generated traces.
+    PrefixStudy(StudyFlags),
+    /// Time what cache_aware does for one request.
+    PickBench,
     /// Measure CPU and memory of smg beside a peer and HAProxy on the same work.
     Bench(bench::Args),
     /// The bench's mock worker; the bench starts it as a process of its own.
     #[command(hide = true)]
     BenchWorker(bench::WorkerArgs),
+    /// Play the decision core from seeds beside a model of the document; stops where they differ.
+    Simulate(simulator::Args),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StudyFlags {
+    /// A file in the Mooncake format to study instead of the generated traces.
+    #[arg(long)]
+    pub(crate) mooncake: Option<std::path::PathBuf>,
+    /// How many engines.
+    #[arg(long, default_value_t = Engines::default().workers)]
+    workers: usize,
+    /// Blocks of 16 tokens in the cache of each.
+    #[arg(long, default_value_t = Engines::default().blocks)]
+    blocks: usize,
+}
+
+impl StudyFlags {
+    pub(crate) fn engines(&self) -> Engines {
+        Engines { workers: self.workers, blocks: self.blocks, ..Engines::default() }
+    }
 }
 
 #[derive(Debug, Args)]

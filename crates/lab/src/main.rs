@@ -1,4 +1,5 @@
-//! The lab's tools: one simulated engine, a play of conversations against any address, the bench.
+//! The lab's tools: one simulated engine, a play of conversations against any address, the
+//! bench, the simulator.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -6,9 +7,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use tokio::net::TcpListener;
 
-use flags::{Command, EngineFlags, Flags, PlayFlags};
+use flags::{Command, EngineFlags, Flags, PlayFlags, StudyFlags};
 use smg_lab::demo::Sums;
-use smg_lab::{bench, engine, player};
+use smg_lab::traces::mooncake;
+use smg_lab::{bench, engine, pick_bench, player, prefix_study, simulator};
 
 mod flags;
 
@@ -17,6 +19,9 @@ fn main() -> ExitCode {
         // The bench owns its process: threads, children and exit code.
         Command::Bench(args) => return bench::main(&args),
         Command::BenchWorker(args) => return bench::worker_main(&args),
+        Command::Simulate(args) => return simulator::main(&args),
+        Command::PrefixStudy(flags) => return told(run_study(&flags)),
+        Command::PickBench => return told(pick_bench::print(&mut io::stdout())),
         Command::Engine(flags) => Async::Engine(flags),
         Command::Play(flags) => Async::Play(flags),
     };
@@ -29,6 +34,10 @@ fn main() -> ExitCode {
                 }
             })
         });
+    told(ended)
+}
+
+fn told(ended: io::Result<()>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -73,4 +82,15 @@ async fn run_play(flags: PlayFlags) -> io::Result<()> {
         sums.same_worker,
         sums.first_token.unwrap_or_default().as_millis(),
     )
+}
+
+fn run_study(flags: &StudyFlags) -> io::Result<()> {
+    let traces = match &flags.mooncake {
+        None => prefix_study::traces(),
+        Some(path) => {
+            let file = io::BufReader::new(std::fs::File::open(path)?);
+            vec![mooncake::read(&path.display().to_string(), file)?]
+        }
+    };
+    prefix_study::print(&mut io::stdout(), &traces, flags.engines())
 }

@@ -56,6 +56,13 @@ impl Load {
         })
     }
 
+    /// The throughput of the last report, if it says one.
+    #[must_use]
+    pub fn throughput(&self) -> Option<f32> {
+        let throughput = f32::from_bits(self.throughput.load(Ordering::Relaxed));
+        (throughput > 0.0 && self.reported.load(Ordering::Acquire)).then_some(throughput)
+    }
+
     /// Takes a poll's result; `None` when it failed. What was sent before is in the report now.
     pub fn set_report(&self, report: Option<Report>) {
         if let Some(report) = report {

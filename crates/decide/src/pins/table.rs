@@ -84,19 +84,15 @@ impl Table {
         self.len() == 0
     }
 
-    /// As [`Self::turn`] with a proposal that leaves the pin where it is: the pinned worker is busy,
-    /// not broken, and the next request goes there again.
-    pub fn detour(&self, key: KeyHash, proposal: WorkerId, now: u32) -> Turn {
+    /// As [`Self::turn`] with a proposal, in answer to `step`, that leaves the pin where it is: the
+    /// pinned worker is busy, not broken, and the next request goes there again.
+    pub fn detour(&self, key: KeyHash, step: Step, proposal: WorkerId, now: u32) -> Turn {
         let mut shard = self.shard(key);
-        let outcome = match shard.pins.get_mut(key) {
-            Some(record) => {
-                record.used = now;
-                Outcome::OccupiedMiss
-            }
-            None => Outcome::Vacant,
-        };
+        if let Some(record) = shard.pins.get_mut(key) {
+            record.used = record.used.max(now);
+        }
         let first = shard.enter(key, proposal);
-        Turn::Fly { worker: proposal, outcome, proposal_used: true, first }
+        Turn::Fly { worker: proposal, outcome: step.outcome(), proposal_used: true, first }
     }
 
     /// One step of a key. Without a `proposal` it either flies on its pin or is told to propose;
@@ -112,7 +108,10 @@ impl Table {
         let mut shard = self.shard(key);
         let flights = shard.flying.get(&key);
         let flying = |worker| count(flights, worker);
-        let pin = shard.pins.get(key).map(|record| record.pin);
+        let record = shard.pins.get(key);
+        // Another request of the key may have been here with a later second meanwhile.
+        let used = record.map_or(now, |record| record.used.max(now));
+        let pin = record.map(|record| record.pin);
         let step = step(pin, self.rules, available, flying);
         let (worker, pin) = match (step, proposal) {
             (Step::Use(worker), _) => (worker, pin),
@@ -123,7 +122,7 @@ impl Table {
             }
         };
         if let Some(pin) = pin {
-            self.set(&mut shard, Record { key, pin, used: now });
+            self.set(&mut shard, Record { key, pin, used });
         }
         let proposal_used = !matches!(step, Step::Use(_));
         let first = shard.enter(key, worker);
@@ -352,7 +351,7 @@ mod tests {
     fn a_detour_leaves_the_pin_where_it_is() {
         let table = Table::new(RULES, None);
         fly(&table, key("k"), A);
-        let detour = table.detour(key("k"), B, 0);
+        let detour = table.detour(key("k"), Step::Replace, B, 0);
         assert!(matches!(detour, Turn::Fly { worker: B, outcome: Outcome::OccupiedMiss, .. }));
         assert!(table.leave(key("k"), B, 0));
         assert_eq!(fly(&table, key("k"), B), (A, Outcome::OccupiedHit, false));
@@ -372,6 +371,19 @@ mod tests {
         table.leave(key("busy"), A, 0);
         assert_eq!(table.sweep(150, 100), 2);
         assert!(table.is_empty());
+    }
+
+    #[test]
+    fn the_last_use_never_goes_back() {
+        let table = Table::new(RULES, None);
+        for second in [50, 49] {
+            assert!(matches!(table.turn(key("k"), Some(A), second, |_| true), Turn::Fly { .. }));
+        }
+        table.leave(key("k"), A, 0);
+        table.leave(key("k"), A, 0);
+        table.detour(key("k"), Step::Replace, B, 48);
+        table.leave(key("k"), B, 0);
+        assert_eq!((table.sweep(149, 100), table.sweep(150, 100)), (0, 1));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rand::Rng;
 
-use super::{Ask, Candidates, Policy, Prompt, Proposal, Reads};
+use super::{Ask, Candidates, Policy, Prompt, Proposal, Reads, Receipt};
 use crate::fleet::{Worker, WorkerId};
 
 mod lengths;
@@ -131,17 +131,21 @@ impl Policy for Bucket {
         Proposal::plain(candidates.in_turn(state.ranges.range(length, count)))
     }
 
-    fn commit(&self, ask: &Ask<'_>, used: &Worker) {
-        let Some(length) = length(ask.prompt) else { return };
+    fn commit(&self, ask: &Ask<'_>, used: &Worker) -> Receipt {
+        let Some(length) = length(ask.prompt) else { return Receipt::default() };
         let slice = self.slice(ask.now);
         let mut state = self.write();
         state.cut_if_due(ask.now, self.rules.interval);
         state.lengths.add(length);
         state.charges.entry(used.id).or_default().add(slice, u64::from(length));
+        Receipt { charged: length, ..Receipt::default() }
     }
 
-    fn undo(&self, ask: &Ask<'_>, used: &Worker) {
-        let Some(length) = length(ask.prompt) else { return };
+    fn undo(&self, ask: &Ask<'_>, used: &Worker, receipt: Receipt) {
+        let length = receipt.charged;
+        if length == 0 {
+            return;
+        }
         let slice = self.slice(ask.now);
         let mut state = self.write();
         state.lengths.take(length);
@@ -257,8 +261,9 @@ mod tests {
     fn what_never_arrived_is_not_charged() {
         let (workers, policy) = (fleet(2), Bucket::new(RULES));
         let ask = Ask { prompt: Prompt::Tokens(&[1; 300]), ..Ask::default() };
-        policy.commit(&ask, &workers[0]);
-        policy.undo(&ask, &workers[0]);
+        let receipt = policy.commit(&ask, &workers[0]);
+        policy.undo(&ask, &workers[0], receipt);
+        policy.undo(&ask, &workers[0], Receipt::default());
         assert_eq!((policy.read().charge(workers[0].id, 0), policy.read().lengths.total()), (0, 0));
         policy.commit(&ask, &workers[0]);
         policy.forget(workers[0].id);

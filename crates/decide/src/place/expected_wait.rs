@@ -28,11 +28,9 @@ impl ExpectedWait {
     #[must_use]
     pub fn among<'a>(self, workers: impl Iterator<Item = &'a Worker>) -> Estimate {
         let (mut sum, mut count) = (0.0, 0.0);
-        for report in workers.filter_map(|worker| worker.load().report()) {
-            if report.throughput > 0.0 {
-                sum += f64::from(report.throughput);
-                count += 1.0;
-            }
+        for throughput in workers.filter_map(|worker| worker.load().throughput()) {
+            sum += f64::from(throughput);
+            count += 1.0;
         }
         let silent_throughput = if count > 0.0 { sum / count } else { self.default_throughput };
         Estimate { rules: self, silent_throughput }

@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn nothing_to_hash_is_no_key() {
         for ask in [Ask::default(), tokens(&[]), text(&[]), text(&["", ""])] {
-            assert_eq!(at(ask), None, "{ask:?}");
+            assert_eq!(at(ask.clone()), None, "{ask:?}");
         }
         assert_eq!(at(text(&["", "a"])), at(text(&[" a"])));
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rand::Rng;
 
-use super::{Ask, Candidates, Policy, Proposal, Reads};
+use super::{Ask, Candidates, Policy, Proposal, Reads, Receipt};
 use crate::fleet::Worker;
 
 /// The policy `round_robin`. The cursor moves only when a proposal is used, so pinned requests do
@@ -27,8 +27,9 @@ impl Policy for RoundRobin {
         Proposal::plain(candidates.in_turn(self.turn.load(Ordering::Relaxed)))
     }
 
-    fn commit(&self, _: &Ask<'_>, _: &Worker) {
+    fn commit(&self, _: &Ask<'_>, _: &Worker) -> Receipt {
         self.turn.fetch_add(1, Ordering::Relaxed);
+        Receipt::default()
     }
 }
 

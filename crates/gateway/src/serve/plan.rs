@@ -6,11 +6,17 @@ use smg_decide::body::{self as rules, Facts};
 use smg_wire::hint::{self, ROUTING_TOKENS};
 use smg_wire::route::Inference;
 
+use crate::fleet::Fleet;
 use crate::gateway::Gateway;
 
 /// Counts the deciding rule of every request that reaches a route that may stream; for now
 /// every body is buffered whatever the deciding rule.
-pub(super) fn count(gw: &Gateway, inference: &Inference, request: &Request<Incoming>) {
+pub(super) fn count(
+    gw: &Gateway,
+    fleet: &Fleet,
+    inference: &Inference,
+    request: &Request<Incoming>,
+) {
     if !inference.streams {
         return;
     }
@@ -18,8 +24,8 @@ pub(super) fn count(gw: &Gateway, inference: &Inference, request: &Request<Incom
         request.headers().get(ROUTING_TOKENS).is_some_and(|v| hint::is_valid(v.as_bytes()));
     let facts = Facts {
         key_override: gw.session.reads_rid(),
-        needs_prompt: gw.fleet.reads_prompt() && !hinted,
-        several_models: gw.fleet.load().models.len() > 1,
+        needs_prompt: fleet.reads_prompt && !hinted,
+        several_models: fleet.models.len() > 1,
         content_length: request.body().size_hint().exact(),
         retries: gw.limits.retry.attempts > 1,
         max_buffered: gw.limits.bodies.max_buffered,

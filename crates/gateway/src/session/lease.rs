@@ -8,12 +8,15 @@ use smg_decide::fleet::breaker::State;
 use smg_decide::fleet::load::Charge;
 use smg_decide::keys::scope::KeyHash;
 use smg_decide::pins::table::Table;
+use smg_decide::place::Receipt;
 use smg_decide::settle::{self, End};
 
 /// A worker chosen for a request, counted as in flight there until dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) upstream: Arc<Upstream>,
+    /// What the policy remembers of this choice, if it was asked.
+    pub(crate) receipt: Receipt,
     charge: Charge,
     /// Whether it is a probe of a half-open breaker.
     probe: bool,
@@ -53,7 +56,8 @@ impl Lease {
         if let Some(told) = &passed {
             upstream.meters.breaker.show(told);
         }
-        Some(Self { upstream, charge, probe: passed.is_some(), clock, flight: None })
+        let (receipt, probe) = (Receipt::default(), passed.is_some());
+        Some(Self { upstream, receipt, charge, probe, clock, flight: None })
     }
 
     /// The same for a request of a key.

@@ -41,6 +41,8 @@ pub(crate) enum Routing {
     Sticky,
     /// In turn.
     RoundRobin,
+    /// By the prompt's prefix, the default of smg; HAProxy cannot and takes turns.
+    CacheAware,
 }
 
 /// The programs, and where files may be written.
@@ -173,7 +175,8 @@ fn smg_arguments(
     arguments.push("--worker-urls".to_owned());
     arguments.extend(workers.iter().map(|worker| format!("http://{worker}")));
     arguments.extend(["--prometheus-port".to_owned(), metrics.port().to_string()]);
-    arguments.extend(["--log-level", "warn", "--policy", "round_robin"].map(str::to_owned));
+    let policy = if routing == Routing::CacheAware { "cache_aware" } else { "round_robin" };
+    arguments.extend(["--log-level", "warn", "--policy", policy].map(str::to_owned));
     if routing == Routing::Sticky {
         arguments.push("--routing-key-override".to_owned());
     }
@@ -183,7 +186,7 @@ fn smg_arguments(
 fn haproxy_configuration(address: SocketAddr, routing: Routing, workers: &[SocketAddr]) -> String {
     let balance = match routing {
         Routing::Sticky => "balance hdr(x-smg-routing-key)\n    hash-type consistent",
-        Routing::RoundRobin => "balance roundrobin",
+        Routing::RoundRobin | Routing::CacheAware => "balance roundrobin",
     };
     let servers: String = workers
         .iter()

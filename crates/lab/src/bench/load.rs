@@ -2,6 +2,7 @@
 //! is read while they do.
 
 mod chat;
+mod growing;
 mod ready;
 mod stream;
 
@@ -15,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 pub(crate) use chat::chat;
+pub(crate) use growing::growing;
 pub(crate) use ready::until_ready;
 pub(crate) use stream::{BURST_EVENTS, PACED_EVERY, PACED_STREAMS, burst, paced, paced_events};
 

@@ -36,6 +36,50 @@ pub(crate) fn chat_request(stream: bool, key: Option<&str>) -> Vec<u8> {
     text.into_bytes()
 }
 
+/// Length of the system prompt that all growing chats share.
+const SYSTEM_PROMPT: usize = 2048;
+/// Length of what a user says in each turn of a growing chat.
+const USER_TEXT: usize = 200;
+
+/// A chat that sends its whole history again each turn.
+#[derive(Debug)]
+pub(crate) struct GrowingChat {
+    messages: String,
+    said: u32,
+    name: String,
+}
+
+impl GrowingChat {
+    /// A new conversation; what `name` says is all that tells it from others.
+    pub(crate) fn new(name: String) -> Self {
+        let system: String = "You are a careful assistant of the harbour office. "
+            .chars()
+            .cycle()
+            .take(SYSTEM_PROMPT)
+            .collect();
+        Self { messages: format!(r#"{{"role":"system","content":"{system}"}}"#), said: 0, name }
+    }
+
+    /// The next turn's request, head and body.
+    pub(crate) fn turn(&mut self) -> Vec<u8> {
+        if self.said > 0 {
+            self.messages
+                .push_str(r#",{"role":"assistant","content":"The tides follow the moon."}"#);
+        }
+        self.said += 1;
+        let asked = format!("{} asks {}: ", self.name, self.said);
+        let padding: String = "and what of the tides ".chars().cycle().take(USER_TEXT).collect();
+        let _ = write!(self.messages, r#",{{"role":"user","content":"{asked}{padding}"}}"#);
+        let body =
+            format!(r#"{{"model":"{MODEL}","messages":[{}],"max_tokens":64}}"#, self.messages);
+        let mut text = format!(
+            "POST {PATH} HTTP/1.1\r\nhost: bench\r\nuser-agent: lab-bench\r\naccept: */*\r\ncontent-type: application/json\r\n"
+        );
+        let _ = write!(text, "content-length: {}\r\n\r\n{body}", body.len());
+        text.into_bytes()
+    }
+}
+
 /// A bodiless GET.
 pub(crate) fn get_request(path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: bench\r\nuser-agent: lab-bench\r\n\r\n").into_bytes()
@@ -119,6 +163,19 @@ mod tests {
         assert_eq!(value["system_fingerprint"], "worker-1");
         let first = event(0);
         serde_json::from_str::<serde_json::Value>(first.strip_prefix("data: ").unwrap()).unwrap();
+    }
+
+    #[test]
+    fn each_turn_of_a_growing_chat_extends_the_one_before() {
+        let mut chat = GrowingChat::new("c1".to_owned());
+        let body = |request: Vec<u8>| {
+            let text = String::from_utf8(request).unwrap();
+            let (_, body) = text.split_once("\r\n\r\n").unwrap();
+            serde_json::from_str::<serde_json::Value>(body).unwrap()["messages"].clone()
+        };
+        let (first, second) = (body(chat.turn()), body(chat.turn()));
+        assert_eq!((first.as_array().unwrap().len(), second.as_array().unwrap().len()), (2, 4));
+        assert_eq!(first.as_array().unwrap()[..], second.as_array().unwrap()[..2]);
     }
 
     #[test]

@@ -56,7 +56,7 @@ fn conversations(client: usize, routing: Routing) -> Vec<Conversation> {
             })
             .map(|request| Conversation { request, worker: None })
             .collect(),
-        Routing::RoundRobin => {
+        Routing::RoundRobin | Routing::CacheAware => {
             vec![Conversation { request: chat_request(false, None), worker: None }]
         }
     }
@@ -92,7 +92,7 @@ async fn client(
 }
 
 /// One request and its answer; returns the worker that gave it.
-async fn turn(
+pub(super) async fn turn(
     connection: &mut Connection,
     request: &[u8],
     answers: &[Vec<u8>],
@@ -107,12 +107,16 @@ async fn turn(
 }
 
 /// A gateway that spreads badly does other work than the row asks for.
-fn check_shares(clients: &[Vec<u64>], routing: Routing, workers: usize) -> Result<(), String> {
+pub(super) fn check_shares(
+    clients: &[Vec<u64>],
+    routing: Routing,
+    workers: usize,
+) -> Result<(), String> {
     let total: u64 = clients.iter().flatten().sum();
     let least = match routing {
         // Consistent hashing of two servers may be rather uneven.
         Routing::Sticky => 0.15,
-        Routing::RoundRobin => 0.4,
+        Routing::RoundRobin | Routing::CacheAware => 0.4,
     } * total as f64
         * 2.0
         / workers as f64;
