@@ -1,0 +1,222 @@
+use super::*;
+use crate::flags::{Cli, Command};
+use clap::Parser as _;
+use smg_gateway::settings::PolicyName;
+
+fn meant(typed: &str) -> Result<Settings, Complaint> {
+    let args = ["smg", "launch"].into_iter().chain(typed.split_whitespace());
+    let Command::Launch(flags) = Cli::try_parse_from(args).unwrap().command else {
+        panic!("launch")
+    };
+    settings(&flags)
+}
+
+#[test]
+fn the_example_of_the_readme() {
+    let settings = meant(
+        "--worker-urls http://w1:8000 http://w2:8000 --policy round_robin --routing-key-override",
+    )
+    .unwrap();
+    assert_eq!(settings.listen, "0.0.0.0:30000".parse().unwrap());
+    assert_eq!(settings.workers.len(), 2);
+    let sticky = settings.sticky;
+    assert!(sticky.key_override && sticky.max_keys == Some(8_000_000));
+    assert_eq!(sticky.headers, ["x-smg-routing-key"]);
+    assert_eq!(sticky.assignment, None);
+    let eviction = sticky.eviction.unwrap();
+    assert_eq!((eviction.max_idle_secs, eviction.interval.as_secs()), (14400, 120));
+}
+
+#[test]
+fn aliases_and_equals_signs_mean_the_same() {
+    let typed = "--policy=random --sticky-sessions --sticky-key-idle-secs=7 --eviction-interval-secs 8 --worker-urls=http://a --worker-urls http://b";
+    let settings = meant(typed).unwrap();
+    assert_eq!(settings.workers.len(), 2);
+    let eviction = settings.sticky.eviction.unwrap();
+    assert_eq!((eviction.max_idle_secs, eviction.interval.as_secs()), (7, 8));
+}
+
+#[test]
+fn aliases_add_up() {
+    let typed = "--policy random --model-alias a=m b=m --model-alias a=m --model-alias B=n=1";
+    let aliases = meant(typed).unwrap().aliases;
+    let pairs: Vec<_> = aliases.iter().map(|(alias, model)| (&**alias, &**model)).collect();
+    assert_eq!(pairs, [("B", "n=1"), ("a", "m"), ("b", "m")]);
+    assert!(meant("--policy random --dp-aware").unwrap().startup.dp_aware);
+}
+
+#[test]
+fn zero_turns_eviction_off() {
+    for off in ["--max-idle-secs 0", "--eviction-interval 0"] {
+        let settings = meant(&format!("--policy random --sticky-sessions {off}")).unwrap();
+        assert!(settings.sticky.eviction.is_none(), "{off}");
+    }
+}
+
+const REFUSED: &[&str] = &[
+    "--port 0",
+    "--port 65536",
+    "--prometheus-port -1",
+    "--host localhost",
+    "--prometheus-host x",
+    "--prometheus-duration-buckets 1 1",
+    "--prometheus-duration-buckets 2 1",
+    "--prometheus-duration-buckets 0",
+    "--prometheus-duration-buckets nan",
+    "--request-id-headers b@d",
+    "--routing-key-headers x-fine na:me",
+    "--worker-urls w1:8000",
+    "--worker-urls https://w1",
+    "--worker-urls http://169.254.169.254",
+    "--api-key=",
+    "--api-key k\u{e9}y",
+    "--admin-api-key=",
+    "--tenant-api-key hush",
+    "--tenant-api-key =hush",
+    "--tenant-api-key a=",
+    "--tenant-api-key a@b=hush",
+    "--tenant-api-key a=hush a=other",
+    "--tenant-api-key a=hush b=hush",
+    "--tenant-api-key a=hush --api-key hush",
+    "--admin-api-key hush --api-key hush",
+    "--admin-api-key hush --tenant-api-key a=hush",
+    "--cors-allowed-origins *",
+    "--cors-allowed-origins https://a.example https://b.example/",
+    "--worker-startup-timeout-secs 0",
+    "--worker-startup-check-interval 0",
+    "--worker-startup-delay -1",
+    "--model-alias fast",
+    "--model-alias =m",
+    "--model-alias fast=",
+    "--model-alias m=m",
+    "--model-alias fast=a fast=b",
+    "--max-idle-secs -1",
+    "--eviction-interval -5",
+    "--max-sticky-keys -1",
+    "--max-payload-size 0",
+    "--request-timeout-secs 0",
+    "--request-timeout-secs 9223372036854775807",
+    "--upstream-pool-idle-timeout-secs -1",
+    "--health-check-interval-secs 0",
+    "--health-check-timeout-secs 0",
+    "--health-failure-threshold 0",
+    "--health-success-threshold 4294967296",
+    "--health-check-endpoint health",
+    "--shutdown-grace-period-secs -1",
+    "--retry-max-retries 0",
+    "--retry-initial-backoff-ms 0",
+    "--retry-max-backoff-ms 49",
+    "--retry-backoff-multiplier 0.9",
+    "--retry-backoff-multiplier nan",
+    "--retry-jitter-factor 1.1",
+    "--retry-jitter-factor -0.1",
+    "--cb-failure-threshold 0",
+    "--cb-success-threshold 0",
+    "--cb-timeout-duration-secs 0",
+    "--cb-window-duration-secs 0",
+    "--load-monitor-interval 0",
+    "--least-load-kv-pressure-weight -0.1",
+    "--least-load-kv-pressure-weight inf",
+    "--least-load-default-throughput 0",
+    "--least-load-default-throughput nan",
+    "--least-load-mean-prefill-tokens 0",
+    "--least-load-max-waiting-requests -1",
+    "--prefix-token-count 0",
+    "--prefix-hash-load-factor 0.99",
+    "--prefix-hash-balance-abs-threshold -1",
+    "--bucket-adjust-interval-secs 0",
+    "--bucket-adjust-interval-secs 4294967296",
+    "--balance-abs-threshold -1",
+    "--balance-rel-threshold 0.5",
+];
+
+#[test]
+fn what_cannot_be_meant_is_refused_by_the_name_of_its_flag() {
+    for bad in REFUSED {
+        let Err(Complaint(said)) = meant(&format!("--policy random {bad}")) else {
+            panic!("{bad} was accepted")
+        };
+        let flag = bad.split([' ', '=']).next().unwrap();
+        assert!(said.starts_with(flag), "{said}");
+        assert!(!said.contains("hush"), "{said}");
+        // The flag, the value (of a list the one at fault) and what would do.
+        let value = bad.split([' ', '=']).next_back().unwrap();
+        let shown = !flag.contains("-key");
+        assert!(!shown || said.to_lowercase().contains(value), "{said}");
+    }
+}
+
+#[test]
+fn keys_and_origins_are_taken_as_typed() {
+    let typed = "--policy random --api-key k= --tenant-api-key a=x=y b=z --admin-api-key op \
+                 --cors-allowed-origins https://chat.example http://localhost:3000";
+    let access = meant(typed).unwrap().access;
+    assert_eq!(access.api_key.unwrap().reveal(), "k=");
+    let tenants: Vec<_> =
+        access.tenants.iter().map(|(name, key)| (&**name, key.reveal())).collect();
+    assert_eq!(tenants, [("a", "x=y"), ("b", "z")]);
+    assert_eq!(access.admin_key.unwrap().reveal(), "op");
+    assert_ne!(access.cors, smg_gateway::settings::Cors::default());
+    let none = meant("--policy random --cors-allowed-origins").unwrap().access;
+    assert!(none.api_key.is_none() && none.admin_key.is_none() && none.tenants.is_empty());
+    assert_eq!(none.cors, smg_gateway::settings::Cors::default());
+}
+
+#[test]
+fn power_of_two_needs_two_different_workers() {
+    for few in ["", "--worker-urls http://a", "--worker-urls http://a http://a/"] {
+        let Err(Complaint(said)) = meant(&format!("--policy power_of_two {few}")) else {
+            panic!("'{few}' was accepted")
+        };
+        assert!(said.starts_with("--policy power_of_two"), "{said}");
+    }
+    let two = meant("--policy power_of_two --worker-urls http://a http://b").unwrap();
+    assert_eq!(two.placement.policy, PolicyName::PowerOfTwo);
+}
+
+#[test]
+fn every_policy_is_meant_by_its_own_name() {
+    for name in PolicyName::ALL {
+        let typed = format!("--policy {} --worker-urls http://a http://b", name.as_str());
+        assert_eq!(meant(&typed).unwrap().placement.policy, name);
+    }
+}
+
+#[test]
+fn defaults_and_units_of_placement() {
+    let Settings { placement, loads, .. } = meant("--policy random").unwrap();
+    let (wait, prefix, bucket) = (placement.wait, placement.prefix, placement.bucket);
+    let floats = [
+        wait.kv_pressure_weight,
+        wait.default_throughput,
+        prefix.load_factor,
+        bucket.rel_threshold,
+    ];
+    assert_eq!(floats, [0.15, 2000.0, 1.25, 1.5]);
+    assert_eq!((wait.mean_prefill_tokens, placement.max_waiting), (1024, None));
+    assert_eq!((prefix.tokens, prefix.abs_threshold), (256, 10));
+    assert_eq!((bucket.interval, bucket.abs_threshold), (5000, 64));
+    assert_eq!((loads.interval.as_secs(), loads.always), (10, true));
+    let typed = "--policy random --spill-abs-threshold 7 --spill-rel-threshold=2 \
+                 --least-load-max-waiting-requests 3 --disable-load-monitoring";
+    let Settings { placement, loads, .. } = meant(typed).unwrap();
+    let bucket = placement.bucket;
+    assert_eq!((bucket.abs_threshold, bucket.rel_threshold), (7, 2.0));
+    assert_eq!((placement.max_waiting, loads.always), (Some(3), false));
+}
+
+#[test]
+fn cache_aware_is_the_default_and_needs_its_sweep() {
+    let settings = meant("--worker-urls http://w1").unwrap();
+    assert_eq!(settings.placement.policy, PolicyName::CacheAware);
+    for policy in ["", "--policy cache_aware"] {
+        let Err(Complaint(said)) = meant(&format!("{policy} --eviction-interval 0")) else {
+            panic!("accepted")
+        };
+        assert!(
+            said.starts_with("--eviction-interval 0") && said.contains("cache_aware"),
+            "{said}"
+        );
+    }
+    assert!(meant("--policy random --eviction-interval 0").unwrap().index_sweep.is_none());
+}
