@@ -3,7 +3,6 @@
 //! A policy works in two steps. *Propose* chooses and changes nothing; *commit* is told the worker
 //! that was really used, which may be another one when somebody else pinned the key meanwhile.
 
-use std::cmp::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use rand::{Rng, RngExt as _};
@@ -211,7 +210,7 @@ impl<'a> Candidates<'a> {
     }
 
     /// One with the least `weight`; equals are drawn by lot.
-    pub fn least<W: PartialOrd>(
+    pub fn least<W: Ord>(
         &self,
         weight: impl FnMut(&'a Worker) -> W,
         dice: &mut dyn Rng,
@@ -221,7 +220,7 @@ impl<'a> Candidates<'a> {
 }
 
 /// The place of one with the least `weight` among these; equals are drawn by lot.
-pub fn least_among<'a, W: PartialOrd>(
+pub fn least_among<'a, W: Ord>(
     among: impl Iterator<Item = (usize, &'a Worker)>,
     mut weight: impl FnMut(&'a Worker) -> W,
     dice: &mut dyn Rng,
@@ -230,9 +229,9 @@ pub fn least_among<'a, W: PartialOrd>(
     let (mut equals, mut next) = (0_u32, 0_u32);
     for (at, worker) in among {
         let weight = weight(worker);
-        match best.as_ref().map(|(least, _)| weight.partial_cmp(least)) {
-            Some(Some(Ordering::Greater) | None) => {}
-            Some(Some(Ordering::Equal)) => {
+        match &best {
+            Some((least, _)) if weight > *least => {}
+            Some((least, _)) if weight == *least => {
                 // Reservoir of one: the n-th equal replaces the chosen one with chance 1/n.
                 if equals == 1 {
                     next = next_to_replace(1, dice);

@@ -1,6 +1,6 @@
 //! What an engine says of its queue, and what has been sent there since it said so.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// An engine's own view of its load, as last polled; summed over its ranks, usage averaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -27,13 +27,14 @@ pub struct Load {
     waiting_tokens: AtomicU32,
     throughput: AtomicU32,
     token_usage: AtomicU32,
+    pressure: AtomicU32,
     /// Counts reports, so that a request sent before the last one is not credited twice.
     epoch: AtomicU32,
     /// Requests in flight sent since the last report whose prompt length is not known.
-    sent_unsized: AtomicU64,
+    sent_unsized: AtomicU32,
     /// The same with a known length, and the sum of those lengths.
-    sent_sized: AtomicU64,
-    sent_tokens: AtomicU64,
+    sent_sized: AtomicU32,
+    sent_tokens: AtomicU32,
 }
 
 /// What one request in flight adds to its worker's load until the next report.
@@ -63,6 +64,13 @@ impl Load {
         (throughput > 0.0 && self.reported.load(Ordering::Acquire)).then_some(throughput)
     }
 
+    /// How full the KV cache is felt to be: `k / (1 − k)` of its use, 0 to 999. Of the last report;
+    /// reckoned once for all the choices until the next.
+    #[must_use]
+    pub fn pressure(&self) -> f32 {
+        f32::from_bits(self.pressure.load(Ordering::Relaxed))
+    }
+
     /// Takes a poll's result; `None` when it failed. What was sent before is in the report now.
     pub fn set_report(&self, report: Option<Report>) {
         if let Some(report) = report {
@@ -71,6 +79,7 @@ impl Load {
             self.waiting_tokens.store(report.waiting_tokens, Ordering::Relaxed);
             self.throughput.store(report.throughput.to_bits(), Ordering::Relaxed);
             self.token_usage.store(report.token_usage.to_bits(), Ordering::Relaxed);
+            self.pressure.store(pressure(report.token_usage).to_bits(), Ordering::Relaxed);
             self.epoch.fetch_add(1, Ordering::Relaxed);
             self.sent_unsized.store(0, Ordering::Relaxed);
             self.sent_sized.store(0, Ordering::Relaxed);
@@ -83,24 +92,23 @@ impl Load {
     /// unknown counts as `mean` tokens.
     #[must_use]
     pub fn unreported_tokens(&self, mean: u64) -> u64 {
-        let of_unknown_length = self.sent_unsized.load(Ordering::Relaxed);
-        self.sent_tokens
-            .load(Ordering::Relaxed)
-            .saturating_add(of_unknown_length.saturating_mul(mean))
+        let of_unknown_length = u64::from(self.sent_unsized.load(Ordering::Relaxed));
+        let of_known_length = u64::from(self.sent_tokens.load(Ordering::Relaxed));
+        of_known_length.saturating_add(of_unknown_length.saturating_mul(mean))
     }
 
     /// Requests in flight there that the last report cannot know.
     #[must_use]
     pub fn unreported_requests(&self) -> u64 {
-        let of_unknown_length = self.sent_unsized.load(Ordering::Relaxed);
-        of_unknown_length.saturating_add(self.sent_sized.load(Ordering::Relaxed))
+        let of_unknown_length = u64::from(self.sent_unsized.load(Ordering::Relaxed));
+        of_unknown_length + u64::from(self.sent_sized.load(Ordering::Relaxed))
     }
 
     pub(super) fn charge(&self, tokens: Option<u32>) -> Charge {
         match tokens {
             Some(tokens) => {
                 self.sent_sized.fetch_add(1, Ordering::Relaxed);
-                self.sent_tokens.fetch_add(u64::from(tokens), Ordering::Relaxed);
+                change(&self.sent_tokens, |sent| sent.saturating_add(tokens));
             }
             None => {
                 self.sent_unsized.fetch_add(1, Ordering::Relaxed);
@@ -115,18 +123,25 @@ impl Load {
         }
         match charge.tokens {
             Some(tokens) => {
-                lower(&self.sent_sized, 1);
-                lower(&self.sent_tokens, u64::from(tokens));
+                change(&self.sent_sized, |sent| sent.saturating_sub(1));
+                change(&self.sent_tokens, |sent| sent.saturating_sub(tokens));
             }
-            None => lower(&self.sent_unsized, 1),
+            None => change(&self.sent_unsized, |sent| sent.saturating_sub(1)),
         }
     }
 }
 
-/// A report may arrive between the look at the epoch and this: never go below zero.
-fn lower(counter: &AtomicU64, by: u64) {
-    let less = |sent: u64| Some(sent.saturating_sub(by));
-    let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+/// `k / (1 − k)`: how a full KV cache is felt. An engine that reports nonsense (NaN) is taken to
+/// have an empty one.
+fn pressure(token_usage: f32) -> f32 {
+    let usage = token_usage.clamp(0.0, 0.999);
+    if usage.is_nan() { 0.0 } else { usage / (1.0 - usage) }
+}
+
+/// A report may arrive between the look at the epoch and this, and a sum may reach its bound: the
+/// changes saturate.
+fn change(counter: &AtomicU32, to: impl Fn(u32) -> u32) {
+    let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sent| Some(to(sent)));
 }
 
 #[cfg(test)]

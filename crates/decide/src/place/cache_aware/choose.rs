@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::Holders;
 use crate::fleet::{Worker, WorkerId};
-use crate::place::{Branch, Candidates, Estimate, ExpectedWait, Proposal, least_among};
+use crate::place::{Branch, Candidates, Estimate, ExpectedWait, Proposal, Wait, least_among};
 
 /// A new conversation is expected to bring this many prompts of mean length.
 const PROMPTS_A_CONVERSATION: u32 = 4;
@@ -193,15 +193,14 @@ fn least_busy(holders: &Holders, candidates: &Candidates<'_>, dice: &mut dyn Rng
 struct Costs<'a> {
     waits: Estimate,
     known: &'a Known<'a>,
-    shared: &'a Shared,
-    /// For each length, how many of its holders have been passed.
-    passed: SmallVec<[usize; 4]>,
+    /// Lengths and their holders, less those that have been passed.
+    ahead: SmallVec<[(usize, &'a [WorkerId]); 4]>,
     tokens: f64,
     tokens_a_unit: f64,
     /// The least that any candidate is expected to have to do for conversations placed there.
     floor: u32,
-    /// The most that counts of what a worker is ahead.
-    ahead: u32,
+    /// The most that counts of what a worker is expected to do beyond that.
+    most: u32,
     /// What one token weighs, in seconds.
     token: f64,
 }
@@ -224,38 +223,40 @@ impl<'a> Costs<'a> {
         Self {
             waits: rules.wait.among(workers),
             known,
-            shared,
-            passed: SmallVec::from_elem(0, shared.len()),
+            ahead: shared.iter().map(|(units, holders)| (*units, holders.as_slice())).collect(),
             tokens,
             tokens_a_unit,
             floor: floor.unwrap_or(0),
             // A worker that is new or was away is far behind. For that it may be let catch up at
             // the price of reading this prompt anew and a little more, not of any queue.
-            ahead: (tokens as u32).saturating_add(rules.wait.mean_prefill_tokens),
+            most: (tokens as u32).saturating_add(rules.wait.mean_prefill_tokens),
             token: 1.0 / rules.wait.default_throughput,
         }
     }
 
-    /// Seconds; where they are equal, the fewer in flight are less.
+    /// The whole as a wait.
     #[inline]
-    fn of(&mut self, worker: &Worker) -> (f64, u32) {
+    fn of(&mut self, worker: &Worker) -> Wait {
         let uncached = self.tokens - self.held(worker.id) as f64 * self.tokens_a_unit;
         // A conversation that is at home already adds nothing to what is expected there.
-        let ahead = match self.known.own {
+        let more = match self.known.own {
             true => 0,
             false => worker.placed().tokens(self.known.now).saturating_sub(self.floor),
         };
-        let work = uncached + f64::from(ahead.min(self.ahead));
-        (self.waits.at(worker).seconds + work * self.token, worker.in_flight())
+        let work = uncached + f64::from(more.min(self.most));
+        self.waits.at(worker).and(work * self.token)
     }
 
     /// Units of the prompt that a worker holds.
     fn held(&mut self, worker: WorkerId) -> usize {
-        for ((units, holders), passed) in self.shared.iter().zip(&mut self.passed) {
-            let ahead = holders.get(*passed..).unwrap_or_default();
-            *passed += ahead.iter().take_while(|holder| **holder < worker).count();
-            if holders.get(*passed) == Some(&worker) {
-                return *units;
+        for (units, ahead) in &mut self.ahead {
+            while let Some((next, rest)) = ahead.split_first()
+                && *next <= worker
+            {
+                *ahead = rest;
+                if *next == worker {
+                    return *units;
+                }
             }
         }
         0
