@@ -221,15 +221,15 @@ impl Index {
         inserted
     }
 
-    /// Drops the end that a conversation had before, once it has filled that block: it is
-    /// still known by its blocks, and the links of its latest end are enough. Not so the first
-    /// end, before which nothing tells the conversation from others that begin alike.
+    /// Drops the end that a conversation had before: it is still known by its whole blocks, and
+    /// the links of its latest end are enough. Not so the first end, before which nothing tells
+    /// the conversation from others that begin alike, and no end of a prompt shorter than a block.
     fn outgrow(&self, chain: &Chain, path: &Path, worker: WorkerId) -> Option<Moved> {
         let view = path.view?;
-        let parent = self.view(key_of(chain, path.blocks)?)?;
+        let block = self.view(key_of(chain, path.blocks)?)?;
         let lonely =
             view.count == 1 && view.steps == 0 && view.note.ends() && view.note.forks() == 0;
-        if !(lonely && parent.note.grown() && chain.blocks.len() > path.blocks) {
+        if !(lonely && (view.note.grown() || block.note.grown())) {
             return None;
         }
         let mut moved = Moved::default();
