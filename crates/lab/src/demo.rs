@@ -12,7 +12,7 @@ use crate::engine::Profile;
 use crate::player::{self, Landing, Script, Turn};
 use progress::Progress;
 
-pub use sums::Sums;
+pub use sums::{Sums, by_worker};
 
 mod print;
 mod progress;

@@ -154,6 +154,18 @@ pub(crate) struct PlayFlags {
     /// Decides the texts; use a new one for every run on the same engines.
     #[arg(long, default_value_t = Script::default().seed)]
     seed: u64,
+    /// Words of the system prompt that all conversations share.
+    #[arg(long, default_value_t = Script::default().system_words)]
+    system_words: usize,
+    /// Words of a conversation's first question.
+    #[arg(long, default_value_t = Script::default().first_words)]
+    first_words: usize,
+    /// Words of every later question.
+    #[arg(long, default_value_t = Script::default().turn_words)]
+    turn_words: usize,
+    /// The longest answer asked for, in tokens.
+    #[arg(long, default_value_t = Script::default().reply_tokens)]
+    reply_tokens: usize,
 }
 
 impl PlayFlags {
@@ -164,6 +176,10 @@ impl PlayFlags {
             turns: self.turns,
             concurrency: self.concurrency,
             seed: self.seed,
+            system_words: self.system_words,
+            first_words: self.first_words,
+            turn_words: self.turn_words,
+            reply_tokens: self.reply_tokens,
             naming: match self.key {
                 Key::None => Naming::Nameless,
                 Key::Rid => Naming::Rid,

@@ -8,7 +8,7 @@ use clap::Parser;
 use tokio::net::TcpListener;
 
 use flags::{Command, EngineFlags, Flags, PinsFlags, PlayFlags, StudyFlags};
-use smg_lab::demo::Sums;
+use smg_lab::demo::{Sums, by_worker};
 use smg_lab::traces::mooncake;
 use smg_lab::{bench, engine, pick_bench, pins, player, prefix_study, simulator};
 
@@ -78,17 +78,20 @@ async fn run_play(flags: PlayFlags) -> io::Result<()> {
         writeln!(out, "conversation {conversation}, turn {number}: {error}")?;
     }
     let sums = Sums::of(&turns);
-    writeln!(
-        out,
-        "turns {} errors {} prompt {} cached {} later {} same {} first_token_ms {}",
-        sums.turns,
-        sums.errors,
-        sums.prompt_tokens,
-        sums.cached_tokens,
-        sums.later,
-        sums.same_worker,
-        sums.first_token.unwrap_or_default().as_millis(),
-    )
+    let share = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
+    let (tokens, cached) = sums.later_tokens;
+    writeln!(out, "turns {}, failed {}", sums.turns, sums.errors)?;
+    writeln!(out, "prompt tokens {}", sums.prompt_tokens)?;
+    writeln!(out, "  from a cache {:.1} %", share(sums.cached_tokens, sums.prompt_tokens))?;
+    writeln!(out, "later turns {}", sums.later)?;
+    writeln!(out, "  prompt tokens from a cache {:.1} %", share(cached, tokens))?;
+    writeln!(out, "  where the turn before was {:.1} %", share(sums.same_worker, sums.later))?;
+    let first = sums.first_token.unwrap_or_default();
+    writeln!(out, "  mean time to the first token {:.0} ms", first.as_secs_f64() * 1e3)?;
+    for (worker, count) in by_worker(&turns) {
+        writeln!(out, "{worker}: {count} turns")?;
+    }
+    Ok(())
 }
 
 fn run_study(flags: &StudyFlags) -> io::Result<()> {

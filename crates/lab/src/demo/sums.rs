@@ -1,5 +1,6 @@
 //! What the turns of one play add up to.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::player::{Landing, Turn};
@@ -18,6 +19,8 @@ pub struct Sums {
     pub cached_tokens: usize,
     /// Later turns.
     pub later: usize,
+    /// Prompt tokens of later turns, and those of them that came from a cache.
+    pub later_tokens: (usize, usize),
     /// Later turns on the worker of the turn before.
     pub same_worker: usize,
     /// Mean time to the first token of later turns.
@@ -39,6 +42,8 @@ impl Sums {
             sums.cached_tokens += turn.cached_tokens;
             if turn.number > 1 {
                 sums.later += 1;
+                sums.later_tokens.0 += turn.prompt_tokens;
+                sums.later_tokens.1 += turn.cached_tokens;
                 sums.same_worker += usize::from(turn.landing == Landing::Pinned);
                 waits.extend(turn.first_token);
             }
@@ -53,6 +58,16 @@ impl Sums {
     pub fn read_tokens(&self) -> usize {
         self.prompt_tokens.saturating_sub(self.cached_tokens)
     }
+}
+
+/// How many turns each worker answered.
+#[must_use]
+pub fn by_worker(turns: &[Turn]) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for worker in turns.iter().filter_map(|turn| turn.worker.as_deref()) {
+        *counts.entry(worker).or_insert(0) += 1;
+    }
+    counts
 }
 
 #[cfg(test)]
@@ -84,7 +99,18 @@ mod tests {
         ]);
         assert_eq!((sums.turns, sums.errors, sums.later, sums.same_worker), (4, 1, 2, 1));
         assert_eq!((sums.prompt_tokens, sums.cached_tokens), (300, 120));
+        assert_eq!(sums.later_tokens, (200, 80));
         assert_eq!(sums.first_token, Some(Duration::from_millis(200)));
         assert_eq!(Sums::of(&[]).first_token, None);
+    }
+
+    #[test]
+    fn turns_are_counted_by_worker() {
+        let by = |worker: Option<&str>| Turn {
+            worker: worker.map(str::to_owned),
+            ..turn(1, Landing::New, 1)
+        };
+        let turns = [by(Some("b")), by(Some("a")), by(None), by(Some("b"))];
+        assert_eq!(by_worker(&turns).into_iter().collect::<Vec<_>>(), [("a", 1), ("b", 2)]);
     }
 }

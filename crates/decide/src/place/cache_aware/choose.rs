@@ -227,9 +227,13 @@ impl<'a> Costs<'a> {
             tokens,
             tokens_a_unit,
             floor: floor.unwrap_or(0),
-            // A worker that is new or was away is far behind. For that it may be let catch up at
-            // the price of reading this prompt anew and a little more, not of any queue.
-            most: (tokens as u32).saturating_add(rules.wait.mean_prefill_tokens),
+            // One conversation fewer is worth going to a worker that is a few requests busier just
+            // now. But one that is new or was away is far behind, and for that it may be let catch
+            // up at this price or that of reading the prompt anew and a little more, not of any
+            // queue.
+            most: (tokens as u32)
+                .saturating_add(rules.wait.mean_prefill_tokens)
+                .max(rules.conversation_tokens()),
             token: 1.0 / rules.wait.default_throughput,
         }
     }
