@@ -291,7 +291,7 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         let _ = (ask, used, receipt);
     }
 
-    /// A worker was removed from the fleet.
+    /// A worker was removed from the fleet, or its cache was emptied.
     fn forget(&self, gone: WorkerId) {
         let _ = gone;
     }

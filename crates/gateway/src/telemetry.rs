@@ -7,6 +7,7 @@ mod http;
 mod policies;
 mod router;
 mod sticky;
+mod usage;
 mod worker;
 
 pub(crate) use self::breaker::{BreakerMeters, BreakerMetersRoot, RetryMeters};
@@ -15,6 +16,7 @@ pub(crate) use self::http::{AGE_SAMPLE, CallGuard, HttpMeters};
 pub(crate) use self::policies::{BranchMeters, PolicyMeters};
 pub(crate) use self::router::{ModelMeters, RouterMeters};
 pub(crate) use self::sticky::StickyMeters;
+pub(crate) use self::usage::UsageMeters;
 pub(crate) use self::worker::{WorkerMeters, WorkerMetersRoot};
 
 use prometheus::core::Collector;

@@ -1,12 +1,12 @@
 //! Workers: what is in flight, how they fare, who was chosen.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use smg_decide::fleet::{Leg, Worker};
 
-use super::{BreakerMeters, BreakerMetersRoot, keep};
+use super::{BreakerMeters, BreakerMetersRoot, UsageMeters, keep};
 
 /// The families; each worker holds its own handles.
 #[derive(Debug)]
@@ -20,6 +20,7 @@ pub(crate) struct WorkerMetersRoot {
     selections: IntCounterVec,
     errors: IntCounterVec,
     breaker: BreakerMetersRoot,
+    usage: Arc<UsageMeters>,
     /// How many workers show under an address: one that left and has yet to drain, and the one that
     /// came back in its place, share their series.
     shown: Mutex<HashMap<Box<str>, u32>>,
@@ -33,6 +34,8 @@ pub(crate) struct WorkerMeters {
     /// Distinct routing keys in flight.
     pub(crate) keys_active: IntGauge,
     pub(crate) breaker: BreakerMeters,
+    /// Tokens of the prompts it answered.
+    pub(crate) usage: Arc<UsageMeters>,
     health: IntGauge,
     checks_passed: IntCounter,
     checks_failed: IntCounter,
@@ -51,6 +54,7 @@ impl WorkerMetersRoot {
         let kind = ["worker_type", "connection_mode"];
         Ok(Self {
             breaker: BreakerMetersRoot::new(registry)?,
+            usage: Arc::new(UsageMeters::new(registry)?),
             shown: Mutex::default(),
             pool_size: gauge(
                 "smg_worker_pool_size",
@@ -97,6 +101,7 @@ impl WorkerMetersRoot {
             requests_active: self.requests_active.with_label_values(&[url]),
             keys_active: self.keys_active.with_label_values(&[url]),
             breaker: self.breaker.worker(url),
+            usage: Arc::clone(&self.usage),
             health: self.health.with_label_values(&[url]),
             checks_passed: self.health_checks.with_label_values(&[leg, "success"]),
             checks_failed: self.health_checks.with_label_values(&[leg, "failure"]),
