@@ -105,7 +105,7 @@ impl Gateway {
             tasks::spawn("index", async move {
                 loop {
                     tokio::time::sleep(interval).await;
-                    gw.fleet.sweep(gw.clock.millis());
+                    gw.fleet.sweep(gw.clock.millis(), &gw.meters.trees);
                 }
             });
         }

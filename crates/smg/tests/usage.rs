@@ -36,7 +36,8 @@ fn tokens(gateway: &Gateway, name: &str, less: &str) -> f64 {
 /// Turns of conversations in every form an engine speaks, streamed and not.
 fn converse(gateway: &Gateway) {
     let history = "What was said before comes along. ";
-    for talk in 0..6 {
+    let paths = ["/v1/chat/completions", "/v1/completions", "/v1/messages"];
+    for (talk, path) in paths.iter().cycle().take(6).enumerate() {
         for turn in 1..=5 {
             let text = format!("{talk} {}", history.repeat(turn * 8));
             let (stream, rid) = (talk % 2 == 0, format!("talk-{talk}_t{turn}"));
@@ -45,7 +46,6 @@ fn converse(gateway: &Gateway) {
                 "messages": [{"role": "user", "content": text}], "prompt": text,
                 "stream_options": {"include_usage": true},
             });
-            let path = ["/v1/chat/completions", "/v1/completions", "/v1/messages"][talk % 3];
             let (status, said) = post_to(gateway.port, path, "x-no: key", &asked.to_string());
             assert_eq!(status, 200, "{said}");
         }

@@ -55,6 +55,9 @@ impl Lease {
         group.selections.inc();
         let charge = upstream.worker.begin(None);
         upstream.meters.requests_active.inc();
+        if let Some(requests) = group.requests.get(at) {
+            requests.inc();
+        }
         let passed = upstream.worker.pass(clock.millis());
         if let Some(told) = &passed {
             upstream.meters.breaker.show(told);
