@@ -111,6 +111,15 @@ pub struct Receipt {
     pub(crate) charged: u32,
 }
 
+/// What a policy remembers of prompts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// Units, each holder counted: bytes of text, or tokens.
+    pub size: usize,
+    /// Workers that hold anything.
+    pub workers: usize,
+}
+
 /// The workers of one model and leg, less those this request has already failed on.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidates<'a> {
@@ -291,9 +300,14 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         let _ = (ask, used, receipt);
     }
 
-    /// A worker was removed from the fleet.
+    /// A worker was removed from the fleet, or its cache was emptied.
     fn forget(&self, gone: WorkerId) {
         let _ = gone;
+    }
+
+    /// What it remembers of texts and of tokens, if it remembers prompts; takes a while to find out.
+    fn remembered(&self) -> Option<[Remembered; 2]> {
+        None
     }
 
     /// Called every `--eviction-interval`, with milliseconds on the caller's clock.

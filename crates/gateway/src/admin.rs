@@ -1,6 +1,7 @@
 //! What an operator asks: health, workers, models, metrics. Lists are written on the control
 //! runtime, so that a long one never delays a token.
 
+mod engines;
 mod workers;
 
 use std::sync::Arc;
@@ -30,6 +31,11 @@ pub(crate) async fn answer(
         Route::Readiness => Ok(readiness(gw)),
         Route::Workers | Route::Worker => workers::answer(gw, row, request).await,
         Route::Models => on_control(gw, |gw| Ok(json_reply(models(gw).to_string()))).await,
+        Route::ModelInfo | Route::ServerInfo | Route::HealthGenerate => {
+            engines::one(gw, row.route, request.uri().query()).await
+        }
+        Route::Loads => on_control(gw, |gw| Ok(json_reply(engines::loads(gw).to_string()))).await,
+        Route::FlushCache => engines::flush(gw).await,
         _ => Ok(Response::new(ReplyBody::whole("OK"))),
     };
     answered.unwrap_or_else(|refusal| {

@@ -28,7 +28,7 @@ pub(crate) use self::register::{Newcomer, change, enlist, remove, tend};
 pub(crate) use self::spec::{Spec, Terms, Wrong, ignored};
 
 use crate::settings::{Placement, PolicyName};
-use crate::telemetry::{BranchMeters, Meters, ModelMeters, WorkerMeters};
+use crate::telemetry::{BranchMeters, Meters, ModelMeters, Source, TreeMeters, WorkerMeters};
 use crate::upstream::{Origin, Pool};
 
 /// A worker and the way to it.
@@ -44,6 +44,8 @@ pub(crate) struct Upstream {
     pub(crate) uuid: Uuid,
     /// What it said of itself.
     pub(crate) card: Card,
+    /// Who named it.
+    source: Source,
     /// Which of its engine's data-parallel ranks it is, when each is a worker.
     pub(crate) rank: Option<Rank>,
     /// What the operator said of it, and what that comes to.
@@ -131,6 +133,8 @@ pub(crate) struct Group {
     /// Sorted by id; `upstreams` has the same order.
     pub(crate) workers: Vec<Arc<Worker>>,
     pub(crate) upstreams: Vec<Arc<Upstream>>,
+    /// Requests sent to each, in the same order.
+    pub(crate) requests: Vec<IntCounter>,
     pub(crate) meters: Arc<ModelMeters>,
     pub(crate) selections: IntCounter,
 }
@@ -172,8 +176,8 @@ pub(crate) struct Pending {
     pub(crate) url: Box<str>,
     /// Why not, in words; empty before the first attempt.
     pub(crate) why: String,
-    /// Named at start, so that the gateway is not whole without it.
-    configured: bool,
+    /// Who named it; without one that was named at start the gateway is not whole.
+    source: Source,
     task: Option<AbortHandle>,
 }
 
@@ -209,10 +213,10 @@ impl Changing {
         id
     }
 
-    fn await_one(&mut self, origin: &Origin, configured: bool) -> Uuid {
+    fn await_one(&mut self, origin: &Origin, source: Source) -> Uuid {
         let id = Uuid::new_v4();
         let (url, why) = (origin.url().into(), String::new());
-        self.pending.insert(id, Pending { url, why, configured, task: None });
+        self.pending.insert(id, Pending { url, why, source, task: None });
         id
     }
 }
@@ -256,9 +260,12 @@ impl Roster {
         self.current.load_full()
     }
 
-    /// Sweeps every policy's index; `now` in milliseconds.
-    pub(crate) fn sweep(&self, now: u64) {
-        self.load().models.values().for_each(|group| group.policy.sweep(now));
+    /// Sweeps every policy's index and shows what is left; `now` in milliseconds.
+    pub(crate) fn sweep(&self, now: u64, meters: &TreeMeters) {
+        for (model, group) in &self.load().models {
+            group.policy.sweep(now);
+            meters.show(model, group.policy.remembered());
+        }
     }
 
     /// The id of an address.
@@ -273,7 +280,7 @@ impl Roster {
 
     /// Configured workers that have not registered yet.
     pub(crate) fn pending(&self) -> usize {
-        self.lock().pending.values().filter(|pending| pending.configured).count()
+        self.lock().pending.values().filter(|pending| pending.source == Source::Static).count()
     }
 
     /// The worker of this id that has not registered yet.
@@ -287,7 +294,7 @@ impl Roster {
         let mut changing = self.lock();
         let expected = workers.iter().map(|origin| {
             changing.intern(origin.url());
-            changing.await_one(origin, true)
+            changing.await_one(origin, Source::Static)
         });
         expected.collect()
     }
@@ -306,7 +313,7 @@ impl Roster {
         if changing.pending.len() + fleet.upstreams.len() >= MAX_WORKERS {
             return Err(Unwanted::Full);
         }
-        Ok(changing.await_one(origin, false))
+        Ok(changing.await_one(origin, Source::Manual))
     }
 
     /// Says which task registers a worker, so that its removal ends it.
@@ -333,9 +340,9 @@ impl Roster {
     /// meanwhile.
     fn add(&self, arrival: Arrival, meters: &Meters) -> Vec<Arc<Upstream>> {
         let mut changing = self.lock();
-        if changing.pending.remove(&arrival.id).is_none() {
+        let Some(Pending { source, .. }) = changing.pending.remove(&arrival.id) else {
             return Vec::new();
-        }
+        };
         let Arrival { id, pool, card, terms, ranks } = arrival;
         let terms = Arc::new(terms);
         let mut added = Vec::new();
@@ -354,6 +361,7 @@ impl Roster {
                     .unwrap_or_else(|_| HeaderValue::from_static("unprintable")),
                 uuid,
                 card: card.clone(),
+                source,
                 rank,
                 terms: ArcSwap::new(Arc::clone(&terms)),
                 drained: Notify::new(),
@@ -363,6 +371,7 @@ impl Roster {
                 pool: Arc::clone(&pool),
             });
             upstream.meters.checked(true, true);
+            meters.discovery.registered(source);
             added.push(upstream);
         }
         let old = self.load();
@@ -377,6 +386,7 @@ impl Roster {
         let _changing = self.lock();
         let old = self.load();
         let gone = Arc::clone(old.find(id)?);
+        meters.discovery.removed(gone.source);
         let rest = old.upstreams.iter().filter(|upstream| upstream.uuid != id);
         self.store(&old, rest.map(Arc::clone).collect(), meters);
         for group in gone.card.models.iter().filter_map(|model| old.models.get(model)) {
@@ -413,6 +423,7 @@ impl Roster {
         let new = self.build(old, upstreams, meters);
         for model in old.models.keys().filter(|model| !new.models.contains_key(*model)) {
             meters.workers.drop_pool(Leg::Regular, model);
+            meters.trees.drop_model(model);
         }
         self.current.store(Arc::new(new));
     }
@@ -454,8 +465,16 @@ impl Roster {
         if name == PolicyName::Passthrough && first_of_two {
             tracing::warn!(model = &**model, "passthrough uses the first of several workers only");
         }
+        let requests = |upstream: &Arc<Upstream>| {
+            let held = old.and_then(|old| {
+                let at = old.workers.binary_search_by_key(&upstream.worker.id, |one| one.id);
+                old.requests.get(at.ok()?).cloned()
+            });
+            held.unwrap_or_else(|| meters.workers.requests(&upstream.worker.url, model))
+        };
         Group {
             model: Arc::clone(model),
+            requests: upstreams.iter().map(requests).collect(),
             workers: upstreams.iter().map(|upstream| Arc::clone(&upstream.worker)).collect(),
             upstreams,
             meters: old.map_or_else(|| meters.router.model(model), |old| Arc::clone(&old.meters)),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::clock::Clock;
@@ -22,6 +23,9 @@ use crate::{edge, fleet, tasks};
 /// Between two sticky snapshots.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Engines that have to say a word at once, as probes ask.
+const MAX_WORDS: usize = 4;
+
 /// A running gateway. Requests share it; each part guards itself.
 #[derive(Debug)]
 pub struct Gateway {
@@ -33,6 +37,8 @@ pub struct Gateway {
     pub(crate) meters: Meters,
     pub(crate) drain: Drain,
     pub(crate) clock: Clock,
+    /// Turns of those who have an engine say a word, which anybody may (`/health_generate`).
+    pub(crate) words: Semaphore,
     /// Where work that must not delay a request runs.
     pub(crate) control: Handle,
     pub(crate) settings: Arc<Settings>,
@@ -80,6 +86,7 @@ impl Gateway {
             },
             meters: Meters::new(&settings.duration_buckets).map_err(io::Error::other)?,
             drain: Drain::default(),
+            words: Semaphore::new(MAX_WORDS),
             control,
             settings,
             dial,
@@ -98,7 +105,7 @@ impl Gateway {
             tasks::spawn("index", async move {
                 loop {
                     tokio::time::sleep(interval).await;
-                    gw.fleet.sweep(gw.clock.millis());
+                    gw.fleet.sweep(gw.clock.millis(), &gw.meters.trees);
                 }
             });
         }

@@ -4,6 +4,8 @@
 //! worker's connection. At most one chunk is held, and when the client reads slowly nobody reads
 //! from the worker (001, "Backpressure").
 
+mod notes;
+
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -16,6 +18,7 @@ use smg_wire::error::stream_event;
 use smg_wire::route::Dialect;
 use smg_wire::sse::Tail;
 
+pub(crate) use self::notes::Notes;
 use crate::edge::InHand;
 use crate::session::Lease;
 use crate::telemetry::CallGuard;
@@ -30,16 +33,29 @@ pub(crate) struct Ticket {
     /// Whether the worker said when to come back.
     retry_after: bool,
     settled: bool,
+    notes: Notes,
 }
 
 impl Ticket {
-    pub(crate) const fn new(lease: Lease) -> Self {
-        Self { lease, status: 200, retry_after: false, settled: false }
+    pub(crate) fn new(lease: Lease) -> Self {
+        Self::answered(lease, 200, false)
     }
 
     /// For an answer that has this status.
-    pub(crate) const fn answered(lease: Lease, status: u16, retry_after: bool) -> Self {
-        Self { lease, status, retry_after, settled: false }
+    pub(crate) fn answered(lease: Lease, status: u16, retry_after: bool) -> Self {
+        Self { lease, status, retry_after, settled: false, notes: Notes::default() }
+    }
+
+    /// The same for an answer of which this is to be read.
+    pub(crate) fn noting(mut self, notes: Notes) -> Self {
+        self.notes = notes;
+        self
+    }
+
+    /// This is the whole answer.
+    pub(crate) fn read(mut self, answer: &[u8]) -> Self {
+        self.notes.read(answer);
+        self
     }
 
     /// The exchange ended this way.
@@ -53,6 +69,9 @@ impl Ticket {
         }
         self.lease.record(end, self.status, self.retry_after);
         let upstream = &self.lease.upstream;
+        if let Some(usage) = self.notes.usage() {
+            upstream.meters.usage.count(self.lease.outcome, usage);
+        }
         upstream.meters.attempt_failed(match end {
             End::UpstreamBroke => 500,
             End::Timeout => 504,
@@ -133,6 +152,9 @@ impl Relay {
         loop {
             return match ready!(self.exchange.poll_frame(cx)) {
                 Some(Ok(frame)) => {
+                    if let (Some(data), Some(ticket)) = (frame.data_ref(), &mut self.ticket) {
+                        ticket.notes.pass(data);
+                    }
                     if self.exchange.is_over() {
                         self.settle(End::Clean);
                     }

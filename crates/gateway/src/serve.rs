@@ -5,6 +5,8 @@ mod attempt;
 mod plan;
 mod prompt;
 mod refusals;
+mod said;
+mod stored;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,18 +19,18 @@ use smg_decide::place::Candidates;
 use smg_decide::retry::{Attempts, Chances, Sent, Verdict};
 use smg_wire::error::Refusal;
 use smg_wire::header::ROUTED_WORKER;
-use smg_wire::json::splice::{self, Edit};
-use smg_wire::json::{Bad, Fields};
-use smg_wire::route::{Inference, Route};
+use smg_wire::json::Bad;
+use smg_wire::route::{Carries, Dialect, Inference, Route};
 use tokio::time::Instant;
 
 use self::attempt::attempt;
 use self::refusals::{bad_body, unavailable};
+use self::said::Said;
 use crate::body;
 use crate::edge::{Reply, closing, refuse};
 use crate::fleet::{Fleet, Group};
 use crate::gateway::Gateway;
-use crate::session::{Asking, Round};
+use crate::session::{Asking, Round, Way};
 use crate::telemetry::ModelMeters;
 
 /// A request whose body is in hand.
@@ -74,23 +76,46 @@ async fn carry_out(
     plan::count(gw, &gw.fleet.load(), inference, &request);
     let (head, body) = request.into_parts();
     let body = body::take(body, gw.limits.bodies.max_payload).await?;
-    let fields = Fields::read(&body, inference.required).map_err(bad_body)?;
-    let stream = fields.stream();
-    let named = fields.model().map_err(bad_body)?;
+    let said = Said::read(&body, inference, &head.headers).map_err(bad_body)?;
+    let stream = said.stream();
+    let named = said.model().map_err(bad_body)?;
     let alias = named.as_deref().and_then(|name| gw.settings.aliases.get(name));
-    let outgoing = alias.map_or_else(|| body.clone(), |model| renamed(&body, model));
-    let group = model(gw, &gw.fleet.load(), alias.map(Cow::from).or(named));
-    if let Ok(group) = &group {
+    let outgoing = alias.map_or_else(|| body.clone(), |model| said.renamed(&body, model));
+    let found = match inference.carries {
+        Carries::ResponseId => stored::find(gw, head.uri.path()).await,
+        _ => model(gw, &gw.fleet.load(), alias.map(Cow::from).or(named)).map(|it| (it, None)),
+    };
+    if let Ok((group, _)) = &found {
         *meters = Arc::clone(&group.meters);
     }
     meters.request(route, stream);
-    let group = group?;
-    let rid = fields.rid(inference.rid);
-    let prompt = prompt::wanted(&*group.policy, inference, &head, &fields);
-    let asking =
+    let (group, home) = found?;
+    let way = match home {
+        Some(worker) => Way::Home(worker),
+        None => way(gw, inference, &group, &said).await?,
+    };
+    let rid = said.fields.rid(inference.rid);
+    let prompt = prompt::wanted(&*group.policy, inference, &head, &said.fields);
+    let mut asking =
         gw.session.asking(&*group.policy, rid.as_deref(), &head.headers, prompt::as_asked(&prompt));
+    asking.way = way;
     let held = Held { gw, route, inference, head: &head, body: &outgoing, stream };
     attempts(&held, group, &asking).await
+}
+
+/// What decides where a request to this model goes.
+async fn way(
+    gw: &Gateway,
+    inference: &Inference,
+    group: &Group,
+    said: &Said<'_>,
+) -> Result<Way, Refusal> {
+    let responses = inference.dialect == Dialect::Responses;
+    match said.fields.previous_response().filter(|_| responses) {
+        Some(id) => stored::previous(gw, group, &id).await.map(Way::Home),
+        None if inference.anywhere => Ok(Way::Anywhere),
+        None => Ok(Way::Sticky),
+    }
 }
 
 /// Choose, send, judge, until there is something to pass on.
@@ -115,7 +140,7 @@ async fn attempts(
         }
         reply.headers_mut().insert(ROUTED_WORKER, upstream.routed.clone());
         round.excluded.push(upstream.worker.id);
-        let elsewhere = elsewhere(gw, &group, &round);
+        let elsewhere = !matches!(asking.way, Way::Home(_)) && elsewhere(gw, &group, &round);
         match judge(gw, &mut attempts, sent, (elsewhere, deadline)) {
             Verdict::Final => return Ok(reply),
             Verdict::Exhausted => {
@@ -181,12 +206,6 @@ fn note(gw: &Gateway, sent: Sent) -> bool {
 fn elsewhere(gw: &Gateway, group: &Group, round: &Round) -> bool {
     let others = Candidates::new(&group.workers, &round.excluded).at(gw.clock.millis());
     others.available().next().is_some()
-}
-
-/// The body with the model that an alias stands for.
-fn renamed(body: &Bytes, model: &str) -> Bytes {
-    let edit = Edit { name: "model", value: &splice::quoted(model) };
-    splice::set(body, &[edit]).map_or_else(|| body.clone(), Bytes::from)
 }
 
 /// The workers of the model a request names; without a name, of the only model there is.

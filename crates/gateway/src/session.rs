@@ -1,6 +1,7 @@
 //! The choice of a worker: a key's pin, else the policy. Only this module writes pins.
 
 mod lease;
+mod responses;
 mod snapshot;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use smg_wire::header::ROUTING_KEY;
 
 use self::lease::Flight;
 pub(crate) use self::lease::Lease;
+pub(crate) use self::responses::Responses;
 pub use self::snapshot::try_out as try_snapshot;
 
 use crate::clock::Clock;
@@ -37,6 +39,7 @@ pub(crate) struct Session {
     pins: Arc<Table>,
     /// The pins of `manual`, by leg.
     manual: Arc<Table>,
+    pub(crate) responses: Arc<Responses>,
     clock: Clock,
 }
 
@@ -46,6 +49,18 @@ pub(crate) struct Asking<'a> {
     treatment: Treatment,
     key: Option<Key<'a>>,
     pub(crate) ask: Ask<'a>,
+    pub(crate) way: Way,
+}
+
+/// What decides where a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The key's pin, else the policy.
+    Sticky,
+    /// Nothing: any available worker will do.
+    Anywhere,
+    /// It is about something that this worker alone has.
+    Home(WorkerId),
 }
 
 /// A turn at a pin table: the table, the key, and how a worker is placed if no pin decides.
@@ -80,6 +95,7 @@ impl Session {
             hashing: Hashing::new(rand::random()),
             pins: table(pins),
             manual: table(manual),
+            responses: Arc::new(Responses::new(clock)),
             clock,
             rules,
         };
@@ -127,11 +143,33 @@ impl Session {
             now: self.clock.millis(),
             ..Ask::default()
         };
-        Asking { treatment, key, ask }
+        Asking { treatment, key, ask, way: Way::Sticky }
     }
 
     /// Choose: a worker for the request, counted as in flight there; `None` when none is available.
     pub(crate) fn choose(
+        &self,
+        group: &Group,
+        asking: &Asking<'_>,
+        round: &Round,
+        meters: &StickyMeters,
+    ) -> Option<Lease> {
+        let now = self.clock.millis();
+        match asking.way {
+            Way::Sticky => self.sticky(group, asking, round, meters),
+            Way::Anywhere => {
+                let candidates = Candidates::new(&group.workers, &round.excluded).at(now);
+                Lease::new(group, candidates.any(&mut rand::rng())?, self.clock)
+            }
+            // Nobody else has it, so it is asked again after a failure too.
+            Way::Home(worker) => {
+                let at = Candidates::new(&group.workers, &[]).at(now).find(worker)?;
+                Some(Lease::new(group, at, self.clock)?.by(Outcome::OccupiedHit))
+            }
+        }
+    }
+
+    fn sticky(
         &self,
         group: &Group,
         asking: &Asking<'_>,
@@ -241,7 +279,7 @@ impl Session {
         let Turn::Fly { worker, outcome, first, .. } = turn else { return None };
         let flight = Flight::counted(Arc::clone(table), *key, first);
         let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
-        let mut lease = Lease::new(group, at, self.clock)?.flying(Some(flight));
+        let mut lease = Lease::new(group, at, self.clock)?.by(outcome).flying(Some(flight));
         lease.receipt = receipt;
         Some((outcome, lease))
     }

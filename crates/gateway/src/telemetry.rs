@@ -2,19 +2,25 @@
 //! look-up. Names and labels are the contract of the documents; the list stands in docs/metrics.md.
 
 mod breaker;
+mod discovery;
 mod engine;
 mod http;
 mod policies;
 mod router;
 mod sticky;
+mod trees;
+mod usage;
 mod worker;
 
 pub(crate) use self::breaker::{BreakerMeters, BreakerMetersRoot, RetryMeters};
+pub(crate) use self::discovery::{DiscoveryMeters, Source};
 pub(crate) use self::engine::EngineMetersRoot;
 pub(crate) use self::http::{AGE_SAMPLE, CallGuard, HttpMeters};
 pub(crate) use self::policies::{BranchMeters, PolicyMeters};
 pub(crate) use self::router::{ModelMeters, RouterMeters};
 pub(crate) use self::sticky::StickyMeters;
+pub(crate) use self::trees::TreeMeters;
+pub(crate) use self::usage::UsageMeters;
 pub(crate) use self::worker::{WorkerMeters, WorkerMetersRoot};
 
 use prometheus::core::Collector;
@@ -31,6 +37,8 @@ pub(crate) struct Meters {
     pub(crate) policies: PolicyMeters,
     pub(crate) sticky: StickyMeters,
     pub(crate) retries: RetryMeters,
+    pub(crate) trees: TreeMeters,
+    pub(crate) discovery: DiscoveryMeters,
 }
 
 impl Meters {
@@ -48,6 +56,8 @@ impl Meters {
             policies: PolicyMeters::new(&registry)?,
             sticky: StickyMeters::new(&registry)?,
             retries: RetryMeters::new(&registry)?,
+            trees: TreeMeters::new(&registry)?,
+            discovery: DiscoveryMeters::new(&registry)?,
             registry,
         })
     }

@@ -6,6 +6,6 @@ mod origin;
 mod pool;
 
 pub use dial::{Dial, Socket, TcpDial};
-pub(crate) use exchange::{Exchange, Message, deadline, fetch, send};
+pub(crate) use exchange::{Exchange, Message, Question, ask, deadline, fetch, send};
 pub use origin::{Origin, OriginError};
 pub(crate) use pool::{Outgoing, Pool};

@@ -16,6 +16,7 @@ mod ask;
 pub mod cache;
 pub mod fleet;
 mod http;
+mod messages;
 mod reply;
 mod report;
 mod run;

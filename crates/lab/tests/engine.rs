@@ -148,6 +148,44 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn messages_are_answered_both_ways_with_tools_called_at_once() {
+        let (engine, address) = start(swift()).await;
+        let mut body = json!({
+            "model": "lab",
+            "max_tokens": 3,
+            "system": [{"type": "text", "text": "Be brief. ".repeat(20)}],
+            "tools": [{"name": "read"}, {"name": "grep"}],
+            "messages": [{"role": "user", "content": "Look around."}],
+        });
+        let (_, counted) = call_json(address, "POST", "/v1/messages/count_tokens", &body).await;
+        let prompt = counted["input_tokens"].as_u64().unwrap();
+        let (status, whole) = call_json(address, "POST", "/v1/messages", &body).await;
+        assert_eq!((status, &whole["stop_reason"]), (200, &json!("tool_use")));
+        assert_eq!(whole["usage"]["input_tokens"], prompt);
+        let called = |block: &Value| block["name"].as_str().map(str::to_owned);
+        let content = whole["content"].as_array().unwrap();
+        assert_eq!(content.iter().filter_map(called).collect::<Vec<_>>(), ["read", "grep"]);
+
+        body["stream"] = true.into();
+        let (_, stream) = call(address, "POST", "/v1/messages", &body.to_string()).await;
+        assert!(stream.contains("event: message_start\n"), "{stream}");
+        let events = events(&stream);
+        assert_eq!(events.last().unwrap()["type"], "message_stop");
+        let usage = &events[0]["message"]["usage"];
+        let cached = usage["cache_read_input_tokens"].as_u64().unwrap();
+        assert!(cached > 0 && usage["input_tokens"] == prompt - cached, "{usage}");
+        let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+        assert_eq!((of("content_block_start"), of("content_block_stop")), (3, 3));
+        assert_eq!(engine.counts().prompt_tokens, 2 * prompt);
+
+        let result = json!({"type": "tool_result", "tool_use_id": "x", "content": "found"});
+        body["messages"] = json!([{"role": "user", "content": [result]}]);
+        body["stream"] = false.into();
+        let (_, last) = call_json(address, "POST", "/v1/messages", &body).await;
+        assert_eq!(last["stop_reason"], "max_tokens");
+    }
+
+    #[tokio::test]
     async fn what_cannot_be_served_is_refused_in_openai_shape() {
         let (_, address) = start(swift()).await;
         let chat = "/v1/chat/completions";

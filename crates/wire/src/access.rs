@@ -20,8 +20,10 @@ impl Row {
     #[must_use]
     pub const fn door(&self) -> Door {
         match self.route {
-            Route::Health | Route::Liveness | Route::Readiness | Route::Other => Door::Open,
-            Route::Models => Door::Inference,
+            Route::Health | Route::Liveness | Route::Readiness => Door::Open,
+            // A probe as well, although an engine has to say a word for it.
+            Route::HealthGenerate | Route::Other => Door::Open,
+            Route::Models | Route::ModelInfo | Route::ServerInfo => Door::Inference,
             _ if self.inference.is_some() => Door::Inference,
             _ => Door::Admin,
         }
@@ -132,13 +134,16 @@ mod tests {
         for row in Route::rows() {
             let door = match row.path {
                 "/health" | "/liveness" | "/readiness" | "other" => Door::Open,
-                "/v1/models" => Door::Inference,
+                "/health_generate" => Door::Open,
+                "/v1/models" | "/get_model_info" | "/get_server_info" => Door::Inference,
                 _ if row.inference.is_some() => Door::Inference,
                 _ => Door::Admin,
             };
             assert_eq!(row.door(), door, "{}", row.path);
         }
-        assert_eq!(Route::find("/workers").door(), Door::Admin);
+        for path in ["/workers", "/flush_cache", "/get_loads"] {
+            assert_eq!(Route::find(path).door(), Door::Admin);
+        }
         assert_eq!(Route::find("/v1/responses").door(), Door::Inference);
     }
 

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::route::Rid;
 
+pub mod seek;
 pub mod splice;
 
 /// Deepest nesting of objects and arrays that is accepted; engines' parsers recurse.
@@ -23,6 +24,7 @@ pub struct Fields<'a> {
     model: Option<&'a str>,
     rid: Option<&'a str>,
     stream: Option<&'a str>,
+    previous_response: Option<&'a str>,
     /// Raw text of `system` and of the fields that may hold the prompt, by [`PROMPT_FIELDS`].
     prompt: [Option<&'a str>; PROMPT_FIELDS.len()],
 }
@@ -46,6 +48,8 @@ pub enum Bad {
     Missing(&'static str),
     /// `model` is there, but no string.
     ModelNotText,
+    /// Not a whole multipart form.
+    NotAForm,
 }
 
 impl fmt::Display for Bad {
@@ -59,6 +63,9 @@ impl fmt::Display for Bad {
             Self::NotAnObject => f.write_str("The request body must be a JSON object."),
             Self::Missing(field) => write!(f, "The field '{field}' is required."),
             Self::ModelNotText => f.write_str("The field 'model' must be a string."),
+            Self::NotAForm => {
+                f.write_str("The request body must be a whole multipart/form-data form.")
+            }
         }
     }
 }
@@ -71,6 +78,7 @@ impl Bad {
             Self::Encoding | Self::TooDeep | Self::Syntax(_) => "invalid_json",
             Self::NotAnObject | Self::ModelNotText => "invalid_type",
             Self::Missing(_) => "missing_required_parameter",
+            Self::NotAForm => "invalid_form",
         }
     }
 
@@ -133,6 +141,12 @@ impl<'a> Fields<'a> {
             Rid::First if raw.starts_with('[') => first_text(raw),
             Rid::Text | Rid::First => text(raw),
         }
+    }
+
+    /// The response that this one goes on from (`/v1/responses`).
+    #[must_use]
+    pub fn previous_response(&self) -> Option<Cow<'a, str>> {
+        self.previous_response.and_then(text)
     }
 
     /// Whether the client asks for a stream.
@@ -236,6 +250,7 @@ impl<'de> Visitor<'de> for Reader {
                 "model" => Some(&mut fields.model),
                 "rid" => Some(&mut fields.rid),
                 "stream" => Some(&mut fields.stream),
+                "previous_response_id" => Some(&mut fields.previous_response),
                 name => {
                     let at = PROMPT_FIELDS.iter().position(|known| *known == name);
                     at.and_then(|at| fields.prompt.get_mut(at))

@@ -5,10 +5,13 @@
 pub mod access;
 pub mod cors;
 pub mod error;
+pub mod form;
 pub mod header;
 pub mod hint;
 pub mod json;
 pub mod loads;
 pub mod prompt;
+pub mod response;
 pub mod route;
 pub mod sse;
+pub mod usage;

@@ -23,12 +23,36 @@ pub enum Route {
     V1Rerank,
     /// `/v1/responses`
     Responses,
+    /// `/v1/responses/{response_id}`
+    Response,
+    /// `/v1/responses/{response_id}/cancel`
+    ResponseCancel,
+    /// `/v1/responses/{response_id}/input_items`
+    ResponseItems,
+    /// `/v1/messages/count_tokens`
+    CountTokens,
+    /// `/v1/tokenize`
+    Tokenize,
+    /// `/v1/detokenize`
+    Detokenize,
+    /// `/v1/audio/transcriptions`
+    Transcriptions,
     /// `/v1/models`
     Models,
     /// `/workers`
     Workers,
     /// `/workers/{worker_id}`
     Worker,
+    /// `/get_model_info`
+    ModelInfo,
+    /// `/get_server_info`
+    ServerInfo,
+    /// `/get_loads`
+    Loads,
+    /// `/flush_cache`
+    FlushCache,
+    /// `/health_generate`
+    HealthGenerate,
     /// `/health`
     Health,
     /// `/liveness`
@@ -55,6 +79,11 @@ pub enum Dialect {
 pub struct Inference {
     /// How errors look.
     pub dialect: Dialect,
+    /// What a request brings.
+    pub carries: Carries,
+    /// Whether any worker of the model answers it alike and next to nothing is computed: then
+    /// neither key nor policy is asked, so that no pin and no cycle moves for it.
+    pub anywhere: bool,
     /// The `endpoint` label of the router metrics.
     pub endpoint: &'static str,
     /// Whether the body may stream to the worker (001, "How the Router Decides").
@@ -67,8 +96,29 @@ pub struct Inference {
     pub prompt: Prompt,
     /// The path at the worker, where it differs.
     pub upstream_path: Option<&'static str>,
+    /// The path at a vLLM engine, where that differs.
+    pub vllm_path: Option<&'static str>,
     /// What a generated request id starts with.
     pub id_prefix: &'static str,
+}
+
+impl Inference {
+    /// Whether an answer's usage is of a prompt that was read for it.
+    #[must_use]
+    pub fn reads_prompts(&self) -> bool {
+        !self.anywhere && self.carries != Carries::ResponseId
+    }
+}
+
+/// What a request brings that tells where it belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carries {
+    /// A JSON object, which may name its model.
+    Json,
+    /// A multipart form, which may too.
+    Form,
+    /// The id of a response in its path: it belongs to the worker that made that.
+    ResponseId,
 }
 
 /// Where a route's body carries its `rid` (000, "Body `rid` Lineage").
@@ -98,8 +148,8 @@ pub enum Prompt {
 pub struct Row {
     /// The route.
     pub route: Route,
-    /// The path, also the `path` label of the HTTP metrics. Its last segment in braces stands for
-    /// any one segment.
+    /// The path, also the `path` label of the HTTP metrics. A segment in braces stands for any one
+    /// segment.
     pub path: &'static str,
     /// The methods it answers.
     pub methods: &'static [Method],
@@ -109,12 +159,15 @@ pub struct Row {
 
 const CHAT: Inference = Inference {
     dialect: Dialect::OpenAi,
+    carries: Carries::Json,
+    anywhere: false,
     endpoint: "chat",
     streams: true,
     rid: Rid::Text,
     required: &["messages"],
     prompt: Prompt::Messages,
     upstream_path: None,
+    vllm_path: None,
     id_prefix: "chatcmpl-",
 };
 const COMPLETIONS: Inference = Inference {
@@ -162,8 +215,33 @@ const RESPONSES: Inference = Inference {
     ..CHAT
 };
 
+const STORED: Inference = Inference { carries: Carries::ResponseId, ..RESPONSES };
+// The endpoint label of these is the documents' `other`.
+const COUNT_TOKENS: Inference =
+    Inference { anywhere: true, endpoint: "other", streams: false, rid: Rid::None, ..MESSAGES };
+const TOKENIZE: Inference = Inference {
+    anywhere: true,
+    endpoint: "other",
+    streams: false,
+    rid: Rid::None,
+    required: &[],
+    vllm_path: Some("/tokenize"),
+    ..EMBEDDINGS
+};
+const DETOKENIZE: Inference = Inference { vllm_path: Some("/detokenize"), ..TOKENIZE };
+const TRANSCRIPTIONS: Inference = Inference {
+    carries: Carries::Form,
+    endpoint: "other",
+    streams: false,
+    rid: Rid::None,
+    required: &[],
+    ..EMBEDDINGS
+};
+
 const GET: &[Method] = &[Method::GET, Method::HEAD];
 const POST: &[Method] = &[Method::POST];
+const STORED_METHODS: &[Method] = &[Method::GET, Method::DELETE];
+const FLUSH: &[Method] = &[Method::POST, Method::GET];
 const WORKERS: &[Method] = &[Method::GET, Method::HEAD, Method::POST];
 const WORKER: &[Method] = &[Method::GET, Method::HEAD, Method::PUT, Method::PATCH, Method::DELETE];
 
@@ -186,9 +264,21 @@ static ROWS: [Row; Route::COUNT] = [
     served(Route::Rerank, "/rerank", POST, Some(RERANK)),
     served(Route::V1Rerank, "/v1/rerank", POST, Some(RERANK)),
     served(Route::Responses, "/v1/responses", POST, Some(RESPONSES)),
+    served(Route::Response, "/v1/responses/{response_id}", STORED_METHODS, Some(STORED)),
+    served(Route::ResponseCancel, "/v1/responses/{response_id}/cancel", POST, Some(STORED)),
+    served(Route::ResponseItems, "/v1/responses/{response_id}/input_items", GET, Some(STORED)),
+    served(Route::CountTokens, "/v1/messages/count_tokens", POST, Some(COUNT_TOKENS)),
+    served(Route::Tokenize, "/v1/tokenize", POST, Some(TOKENIZE)),
+    served(Route::Detokenize, "/v1/detokenize", POST, Some(DETOKENIZE)),
+    served(Route::Transcriptions, "/v1/audio/transcriptions", POST, Some(TRANSCRIPTIONS)),
     served(Route::Models, "/v1/models", GET, None),
     served(Route::Workers, "/workers", WORKERS, None),
     served(Route::Worker, "/workers/{worker_id}", WORKER, None),
+    served(Route::ModelInfo, "/get_model_info", GET, None),
+    served(Route::ServerInfo, "/get_server_info", GET, None),
+    served(Route::Loads, "/get_loads", GET, None),
+    served(Route::FlushCache, "/flush_cache", FLUSH, None),
+    served(Route::HealthGenerate, "/health_generate", GET, None),
     served(Route::Health, "/health", GET, None),
     served(Route::Liveness, "/liveness", GET, None),
     served(Route::Readiness, "/readiness", GET, None),
@@ -197,7 +287,7 @@ static ROWS: [Row; Route::COUNT] = [
 
 impl Route {
     /// How many there are; metrics hold one handle for each.
-    pub const COUNT: usize = 16;
+    pub const COUNT: usize = 28;
 
     /// The row of a path.
     #[must_use]
@@ -227,8 +317,10 @@ impl Row {
     /// What stands in `path` for the segment in braces, if this row has one and matches.
     #[must_use]
     pub fn captured<'p>(&self, path: &'p str) -> Option<&'p str> {
-        let (before, _) = self.path.split_once('{')?;
-        path.strip_prefix(before).filter(|segment| !segment.is_empty() && !segment.contains('/'))
+        let (before, rest) = self.path.split_once('{')?;
+        let (_, after) = rest.split_once('}')?;
+        let segment = path.strip_prefix(before)?.strip_suffix(after)?;
+        (!segment.is_empty() && !segment.contains('/')).then_some(segment)
     }
 
     /// Whether the route answers `method`.
@@ -283,6 +375,17 @@ mod tests {
     }
 
     #[test]
+    fn usage_counts_where_a_prompt_was_read_for_it() {
+        let reads = |path| Route::find(path).inference.as_ref().unwrap().reads_prompts();
+        for path in ["/v1/chat/completions", "/v1/messages", "/generate", "/v1/responses"] {
+            assert!(reads(path), "{path}");
+        }
+        for path in ["/v1/messages/count_tokens", "/v1/tokenize", "/v1/responses/r1"] {
+            assert!(!reads(path), "{path}");
+        }
+    }
+
+    #[test]
     fn only_whole_paths_match() {
         for path in ["/", "", "/v1/chat/completions/", "/v1/chat", "/V1/models", "//workers"] {
             assert_eq!(Route::find(path).route, Route::Other, "{path}");
@@ -296,7 +399,21 @@ mod tests {
             row.captured(path).map(|id| (row.route, id))
         };
         assert_eq!(captured("/workers/7f"), Some((Route::Worker, "7f")));
-        for path in ["/workers", "/workers/", "/workers/a/b", "/workers/a/", "/health", "/x/7f"] {
+        assert_eq!(captured("/v1/responses/r1"), Some((Route::Response, "r1")));
+        assert_eq!(captured("/v1/responses/r1/cancel"), Some((Route::ResponseCancel, "r1")));
+        assert_eq!(captured("/v1/responses/r1/input_items"), Some((Route::ResponseItems, "r1")));
+        assert_eq!(captured("/v1/responses/cancel"), Some((Route::Response, "cancel")));
+        for path in [
+            "/workers",
+            "/workers/",
+            "/workers/a/b",
+            "/workers/a/",
+            "/health",
+            "/x/7f",
+            "/v1/responses//cancel",
+            "/v1/responses/a/b/cancel",
+            "/v1/responses/a/delete",
+        ] {
             assert_eq!(captured(path), None, "{path}");
         }
     }

@@ -129,6 +129,19 @@ impl Table {
         Turn::Fly { worker, outcome: step.outcome(), proposal_used, first }
     }
 
+    /// Pins a key to a worker, whatever was pinned before.
+    pub fn pin(&self, key: KeyHash, worker: WorkerId, now: u32) {
+        self.set(&mut self.shard(key), Record { key, pin: Pin::new(worker), used: now });
+    }
+
+    /// The worker that a key is pinned to first. Asking is a use of the key.
+    pub fn home(&self, key: KeyHash, now: u32) -> Option<WorkerId> {
+        let mut shard = self.shard(key);
+        let record = shard.pins.get_mut(key)?;
+        record.used = record.used.max(now);
+        record.pin.remembered().next()
+    }
+
     /// Counts a request of a key that is not pinned here; true for its first one in flight there.
     pub fn enter(&self, key: KeyHash, worker: WorkerId) -> bool {
         self.shard(key).enter(key, worker)
@@ -309,6 +322,20 @@ mod tests {
         let again = table.turn(key("k"), None, 0, |_| true);
         assert!(matches!(again, Turn::Fly { worker: A, outcome: Outcome::OccupiedHit, .. }));
         assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn a_pin_may_be_set_and_looked_up_without_a_request() {
+        let table = Table::new(RULES, Some(1));
+        assert_eq!(table.home(key("k"), 0), None);
+        table.pin(key("k"), A, 1);
+        assert_eq!(table.home(key("k"), 2), Some(A));
+        table.pin(key("k"), B, 3);
+        assert_eq!((table.home(key("k"), 4), table.len()), (Some(B), 1));
+        table.pin(key("other"), A, 5);
+        assert_eq!((table.home(key("k"), 6), table.len()), (None, 1));
+        // Nothing is in flight for it.
+        assert_eq!(table.sweep(100, 10), 1);
     }
 
     #[test]

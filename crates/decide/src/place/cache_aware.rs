@@ -7,7 +7,7 @@
 
 use rand::Rng;
 
-use super::{Ask, Candidates, Policy, Prompt, Proposal, Reads, Receipt};
+use super::{Ask, Candidates, Policy, Prompt, Proposal, Reads, Receipt, Remembered};
 use crate::fleet::{Worker, WorkerId};
 use chain::Ruler;
 use choose::{Known, Shared};
@@ -188,6 +188,13 @@ impl Policy for CacheAware {
     fn forget(&self, gone: WorkerId) {
         self.text.forget(gone);
         self.tokens.forget(gone);
+    }
+
+    fn remembered(&self) -> Option<[Remembered; 2]> {
+        Some(
+            [&self.text, &self.tokens]
+                .map(|index| Remembered { size: index.size(), workers: index.workers() }),
+        )
     }
 
     fn sweep(&self, _: u64) {

@@ -54,7 +54,8 @@ async fn join(gw: &Arc<Gateway>, id: Uuid, newcomer: Newcomer) {
     let Newcomer { origin, spec } = newcomer;
     let (settings, url) = (&gw.settings, origin.url().to_owned());
     let connections = spec.connections(&settings.connections);
-    let pool = Pool::new(origin, connections, Arc::clone(&gw.dial));
+    let open = gw.meters.workers.connections.clone();
+    let pool = Pool::new(origin, connections, Arc::clone(&gw.dial), open);
     pool.bear(gw.access.for_worker(spec.api_key.clone()));
     let pool = Arc::new(pool);
     let give_up = Instant::now() + settings.startup.timeout;
@@ -65,7 +66,9 @@ async fn join(gw: &Arc<Gateway>, id: Uuid, newcomer: Newcomer) {
             Ok(card) => break card,
             Err(why) if Instant::now() + pause >= give_up => {
                 tracing::error!(worker = url, why, "worker never answered; giving up on it");
-                gw.fleet.give_up(id);
+                if let Some(pending) = gw.fleet.give_up(id) {
+                    gw.meters.discovery.failed(pending.source);
+                }
                 return;
             }
             Err(why) => {

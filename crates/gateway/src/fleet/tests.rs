@@ -23,7 +23,12 @@ fn join(roster: &Roster, meters: &Meters, url: &str, card: Card) {
         breaker: BreakerRules::OFF,
         connections,
     };
-    let pool = Arc::new(Pool::new(origin, connections, Arc::new(TcpDial)));
+    let pool = Arc::new(Pool::new(
+        origin,
+        connections,
+        Arc::new(TcpDial),
+        meters.workers.connections.clone(),
+    ));
     roster.add(Arrival { id, pool, card, terms, ranks: None }, meters);
 }
 
@@ -54,7 +59,7 @@ fn there_are_so_many_workers_and_no_more() {
     assert_eq!(roster.accept(&origin(0)), Err(Unwanted::Known));
     let mut changing = roster.lock();
     for n in 1..MAX_WORKERS {
-        changing.await_one(&origin(n), false);
+        changing.await_one(&origin(n), Source::Manual);
     }
     drop(changing);
     assert_eq!(roster.accept(&origin(MAX_WORKERS)), Err(Unwanted::Full));

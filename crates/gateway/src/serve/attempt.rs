@@ -8,15 +8,16 @@ use smg_decide::retry::{Fault, Sent};
 use smg_decide::settle::End;
 use smg_wire::header::{goes_downstream, goes_upstream, is_event_stream, nominated};
 use smg_wire::json::splice::{self, Edit};
+use smg_wire::route::{Carries, Inference};
 use tokio::time::Instant;
 
 use super::Held;
 use super::refusals::failed;
 use crate::edge::{Reply, refuse};
 use crate::fleet::Upstream;
-use crate::relay::{Relay, ReplyBody, Ticket};
+use crate::relay::{Notes, Relay, ReplyBody, Ticket};
 use crate::session::Lease;
-use crate::upstream::{self, Exchange, Message, Origin, Outgoing};
+use crate::upstream::{self, Exchange, Message, Outgoing};
 
 /// Sends the request to the leased worker; what comes back is ready to be passed on, a failure too.
 pub(super) async fn attempt(held: &Held<'_>, lease: Lease, deadline: Instant) -> (Sent, Reply) {
@@ -52,10 +53,12 @@ async fn send(
     let write = || {
         let mut request = Request::new(Outgoing::new(body.clone()));
         *request.method_mut() = held.head.method.clone();
-        *request.uri_mut() = target(held, pool.origin());
+        *request.uri_mut() = target(held, &lease.upstream);
         let headers = request.headers_mut();
         headers.insert(header::HOST, pool.origin().authority().clone());
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(kind) = kind(held) {
+            headers.insert(header::CONTENT_TYPE, kind);
+        }
         headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
         for (name, value) in &held.head.headers {
             if goes_upstream(name) && !nominated(&held.head.headers, name) {
@@ -82,10 +85,22 @@ fn outgoing(held: &Held<'_>, upstream: &Upstream) -> Bytes {
     told.map_or_else(|| held.body.clone(), Bytes::from)
 }
 
+/// What the body is.
+fn kind(held: &Held<'_>) -> Option<HeaderValue> {
+    match held.inference.carries {
+        Carries::Json => Some(HeaderValue::from_static("application/json")),
+        // Its parts cannot be told without the boundary that stands there.
+        Carries::Form => held.head.headers.get(header::CONTENT_TYPE).cloned(),
+        Carries::ResponseId => None,
+    }
+}
+
 /// The path at the worker, query string and all.
-fn target(held: &Held<'_>, origin: &Origin) -> http::Uri {
-    let typed = held.head.uri.path_and_query();
-    let path = match (held.inference.upstream_path, typed.and_then(|path| path.query())) {
+fn target(held: &Held<'_>, upstream: &Upstream) -> http::Uri {
+    let Inference { upstream_path, vllm_path, .. } = *held.inference;
+    let other = vllm_path.filter(|_| upstream.card.runtime == "vllm").or(upstream_path);
+    let (origin, typed) = (upstream.pool.origin(), held.head.uri.path_and_query());
+    let path = match (other, typed.and_then(|path| path.query())) {
         (None, _) => typed.cloned(),
         (Some(path), None) => Some(PathAndQuery::from_static(path)),
         (Some(path), Some(query)) => format!("{path}?{query}").parse().ok(),
@@ -106,13 +121,20 @@ async fn relay(
             && !head.headers.contains_key(header::CONTENT_TYPE));
     let status = head.status.as_u16();
     let waits = head.headers.contains_key(header::RETRY_AFTER);
+    let notes = if head.status.is_success() {
+        let worker = lease.upstream.worker.id;
+        Notes::of(held.inference, &held.gw.session.responses, worker)
+    } else {
+        Notes::default()
+    };
     let body = if streams {
-        let ticket = Ticket::answered(lease, status, waits);
+        let ticket = Ticket::answered(lease, status, waits).noting(notes);
         ReplyBody::stream(Relay::new(exchange, ticket, held.inference.dialect))
     } else {
         match exchange.collect(held.gw.limits.bodies.max_payload).await {
             Ok(bytes) => {
-                Ticket::answered(lease, status, waits).settle(End::Clean);
+                let ticket = Ticket::answered(lease, status, waits).noting(notes);
+                ticket.read(&bytes).settle(End::Clean);
                 ReplyBody::whole(bytes)
             }
             Err(fault) => return Err(settle_failed(lease, fault)),

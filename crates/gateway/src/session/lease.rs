@@ -7,6 +7,7 @@ use crate::fleet::{Group, Upstream};
 use smg_decide::fleet::breaker::State;
 use smg_decide::fleet::load::Charge;
 use smg_decide::keys::scope::KeyHash;
+use smg_decide::pins::Outcome;
 use smg_decide::pins::table::Table;
 use smg_decide::place::Receipt;
 use smg_decide::settle::{self, End};
@@ -17,6 +18,8 @@ pub(crate) struct Lease {
     pub(crate) upstream: Arc<Upstream>,
     /// What the policy remembers of this choice, if it was asked.
     pub(crate) receipt: Receipt,
+    /// What pins had to do with it.
+    pub(crate) outcome: Outcome,
     charge: Charge,
     /// Whether it is a probe of a half-open breaker.
     probe: bool,
@@ -52,12 +55,22 @@ impl Lease {
         group.selections.inc();
         let charge = upstream.worker.begin(None);
         upstream.meters.requests_active.inc();
+        if let Some(requests) = group.requests.get(at) {
+            requests.inc();
+        }
         let passed = upstream.worker.pass(clock.millis());
         if let Some(told) = &passed {
             upstream.meters.breaker.show(told);
         }
         let (receipt, probe) = (Receipt::default(), passed.is_some());
-        Some(Self { upstream, receipt, charge, probe, clock, flight: None })
+        let outcome = Outcome::NoRoutingId;
+        Some(Self { upstream, receipt, outcome, charge, probe, clock, flight: None })
+    }
+
+    /// The same as pins had it.
+    pub(super) const fn by(mut self, outcome: Outcome) -> Self {
+        self.outcome = outcome;
+        self
     }
 
     /// The same for a request of a key.

@@ -1,12 +1,12 @@
 //! Workers: what is in flight, how they fare, who was chosen.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 use smg_decide::fleet::{Leg, Worker};
 
-use super::{BreakerMeters, BreakerMetersRoot, keep};
+use super::{BreakerMeters, BreakerMetersRoot, UsageMeters, keep};
 
 /// The families; each worker holds its own handles.
 #[derive(Debug)]
@@ -19,10 +19,21 @@ pub(crate) struct WorkerMetersRoot {
     health_checks: IntCounterVec,
     selections: IntCounterVec,
     errors: IntCounterVec,
+    requests: IntCounterVec,
+    /// Connections open to workers.
+    pub(crate) connections: IntGauge,
     breaker: BreakerMetersRoot,
+    usage: Arc<UsageMeters>,
     /// How many workers show under an address: one that left and has yet to drain, and the one that
     /// came back in its place, share their series.
-    shown: Mutex<HashMap<Box<str>, u32>>,
+    shown: Mutex<HashMap<Box<str>, Shown>>,
+}
+
+/// What shows under an address.
+#[derive(Debug, Default)]
+struct Shown {
+    count: u32,
+    models: BTreeSet<Arc<str>>,
 }
 
 /// One worker's handles.
@@ -33,6 +44,8 @@ pub(crate) struct WorkerMeters {
     /// Distinct routing keys in flight.
     pub(crate) keys_active: IntGauge,
     pub(crate) breaker: BreakerMeters,
+    /// Tokens of the prompts it answered.
+    pub(crate) usage: Arc<UsageMeters>,
     health: IntGauge,
     checks_passed: IntCounter,
     checks_failed: IntCounter,
@@ -49,8 +62,20 @@ impl WorkerMetersRoot {
             keep(registry, IntCounterVec::new(Opts::new(name, help), labels))
         };
         let kind = ["worker_type", "connection_mode"];
+        let connections = gauge(
+            "smg_worker_connections_active",
+            "Connections open to workers, idle ones and those of probes among them.",
+            &kind,
+        )?;
         Ok(Self {
+            connections: connections.with_label_values(&[Leg::Regular.as_str(), "http"]),
+            requests: counter(
+                "smg_worker_requests_total",
+                "Requests sent to a worker, each attempt counted.",
+                &["worker", "model"],
+            )?,
             breaker: BreakerMetersRoot::new(registry)?,
+            usage: Arc::new(UsageMeters::new(registry)?),
             shown: Mutex::default(),
             pool_size: gauge(
                 "smg_worker_pool_size",
@@ -91,12 +116,13 @@ impl WorkerMetersRoot {
     pub(crate) fn worker(&self, worker: &Worker) -> WorkerMeters {
         let (url, leg) = (&*worker.url, worker.leg.as_str());
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        *shown.entry(url.into()).or_default() += 1;
+        shown.entry(url.into()).or_default().count += 1;
         self.http2.with_label_values(&[url]).set(0);
         WorkerMeters {
             requests_active: self.requests_active.with_label_values(&[url]),
             keys_active: self.keys_active.with_label_values(&[url]),
             breaker: self.breaker.worker(url),
+            usage: Arc::clone(&self.usage),
             health: self.health.with_label_values(&[url]),
             checks_passed: self.health_checks.with_label_values(&[leg, "success"]),
             checks_failed: self.health_checks.with_label_values(&[leg, "failure"]),
@@ -108,16 +134,28 @@ impl WorkerMetersRoot {
     /// Takes away the series of a worker that has left and drained.
     pub(crate) fn retire(&self, url: &str) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(count) = shown.get_mut(url) else { return };
-        *count -= 1;
-        if *count > 0 {
+        let Some(here) = shown.get_mut(url) else { return };
+        here.count -= 1;
+        if here.count > 0 {
             return;
         }
-        shown.remove(url);
+        let models = shown.remove(url).map_or_else(BTreeSet::new, |here| here.models);
         for family in [&self.requests_active, &self.keys_active, &self.health, &self.http2] {
             let _ = family.remove_label_values(&[url]);
         }
+        for model in models {
+            let _ = self.requests.remove_label_values(&[url, &model]);
+        }
         self.breaker.retire(url);
+    }
+
+    /// Counts requests for a model that are sent to a worker.
+    pub(crate) fn requests(&self, url: &str, model: &Arc<str>) -> IntCounter {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(here) = shown.get_mut(url) {
+            here.models.insert(Arc::clone(model));
+        }
+        self.requests.with_label_values(&[url, model])
     }
 
     /// Takes away the size of a model that no worker serves any more.

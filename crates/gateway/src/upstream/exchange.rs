@@ -201,21 +201,52 @@ impl Exchange {
 /// Largest answer to a question of the gateway's own (discovery, health).
 const MAX_FETCH_BYTES: usize = 1 << 20;
 
-/// Asks a worker something on a connection of its own: `GET path`.
+/// A question of the gateway's own.
+#[derive(Clone, Debug)]
+pub(crate) struct Question<'a> {
+    pub(crate) method: Method,
+    pub(crate) path: &'a str,
+    /// Whether more than the status is of interest.
+    pub(crate) whole: bool,
+}
+
+impl<'a> Question<'a> {
+    /// What is there.
+    pub(crate) const fn what(path: &'a str) -> Self {
+        Self { method: Method::GET, path, whole: true }
+    }
+
+    /// Whether anything is there.
+    pub(crate) const fn whether(path: &'a str) -> Self {
+        Self { method: Method::GET, path, whole: false }
+    }
+}
+
+/// Asks a worker what is at a path.
 pub(crate) async fn fetch(
     pool: &Pool,
     path: &str,
     timeout: Duration,
 ) -> Result<(StatusCode, Bytes), String> {
-    let asked = ask(pool, path);
+    ask(pool, Question::what(path), timeout).await
+}
+
+/// Asks a worker something on a connection of its own.
+pub(crate) async fn ask(
+    pool: &Pool,
+    question: Question<'_>,
+    timeout: Duration,
+) -> Result<(StatusCode, Bytes), String> {
+    let asked = converse(pool, question);
     tokio::time::timeout(timeout, asked)
         .await
         .map_err(|_| format!("no answer within {timeout:?}"))?
 }
 
-async fn ask(pool: &Pool, path: &str) -> Result<(StatusCode, Bytes), String> {
+async fn converse(pool: &Pool, question: Question<'_>) -> Result<(StatusCode, Bytes), String> {
+    let Question { method, path, whole } = question;
     let mut request = Request::builder()
-        .method(Method::GET)
+        .method(method)
         .uri(pool.origin().target(&path.parse().map_err(|_| format!("bad path {path}"))?))
         .header(header::HOST, pool.origin().authority())
         .header(header::ACCEPT, HeaderValue::from_static("*/*"))
@@ -227,12 +258,15 @@ async fn ask(pool: &Pool, path: &str) -> Result<(StatusCode, Bytes), String> {
     }
     let mut link = pool.open().await.map_err(|error| error.to_string())?;
     let answer = link.sender.send_request(request);
-    let mut whole = pin!(async {
+    let mut answered = pin!(async {
         let response = answer.await.map_err(|error| error.to_string())?;
         let (parts, body) = response.into_parts();
         // Never followed: a worker could send the gateway, and its key, anywhere.
         if parts.status.is_redirection() {
             return Err(format!("{}: a worker may not redirect", parts.status));
+        }
+        if !whole {
+            return Ok((parts.status, Bytes::new()));
         }
         let body = http_body_util::Limited::new(body, MAX_FETCH_BYTES);
         let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
@@ -240,7 +274,7 @@ async fn ask(pool: &Pool, path: &str) -> Result<(StatusCode, Bytes), String> {
     });
     poll_fn(|cx| {
         let over = link.poll_drive(cx).is_ready();
-        match whole.as_mut().poll(cx) {
+        match answered.as_mut().poll(cx) {
             Poll::Pending if over => Poll::Ready(Err("connection closed".to_owned())),
             polled => polled,
         }

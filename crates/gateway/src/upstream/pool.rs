@@ -16,6 +16,7 @@ use http::HeaderValue;
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -33,6 +34,8 @@ pub(crate) struct Pool {
     dial: Arc<dyn Dial>,
     /// The `Authorization` of everything sent here.
     credential: ArcSwapOption<HeaderValue>,
+    /// Connections open to any worker.
+    open: IntGauge,
     shelf: Mutex<Shelf>,
 }
 
@@ -65,9 +68,15 @@ impl std::fmt::Debug for Link {
 }
 
 impl Pool {
-    pub(crate) fn new(origin: Origin, rules: Connections, dial: Arc<dyn Dial>) -> Self {
+    /// `open` counts its connections, those of other pools among them.
+    pub(crate) fn new(
+        origin: Origin,
+        rules: Connections,
+        dial: Arc<dyn Dial>,
+        open: IntGauge,
+    ) -> Self {
         let shelf = Mutex::new(Shelf { rules, idle: Vec::new() });
-        Self { origin, dial, credential: ArcSwapOption::empty(), shelf }
+        Self { origin, dial, credential: ArcSwapOption::empty(), open, shelf }
     }
 
     /// From now on this is sent as `Authorization`.
@@ -130,7 +139,7 @@ impl Pool {
             io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))
         })??;
         let heard = Arc::new(AtomicBool::new(false));
-        let ears = Ears { socket, heard: Arc::clone(&heard) };
+        let ears = Ears { socket, heard: Arc::clone(&heard), _open: Counted::new(&self.open) };
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(MAX_HELD_BYTES)
             .handshake(TokioIo::new(ears))
@@ -204,6 +213,23 @@ impl Link {
 struct Ears {
     socket: Socket,
     heard: Arc<AtomicBool>,
+    _open: Counted,
+}
+
+/// Counts a connection until it is dropped.
+struct Counted(IntGauge);
+
+impl Counted {
+    fn new(open: &IntGauge) -> Self {
+        open.inc();
+        Self(open.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 impl std::fmt::Debug for Ears {

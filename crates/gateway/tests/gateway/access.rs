@@ -78,6 +78,36 @@ async fn exactly_one_credential_reaches_the_worker() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_engines_are_asked_has_its_doors() {
+    let w = Worker::new("w1");
+    for path in ["/get_model_info", "/get_server_info", "/health_generate"] {
+        w.page(path, "{}");
+    }
+    let rig = Rig::start(&[&w], keys(true)).await;
+    for (path, door) in [
+        ("/get_model_info", Some("k")),
+        ("/get_server_info", Some("k")),
+        ("/v1/responses/r1", Some("k")),
+        ("/get_loads", Some("op")),
+        ("/flush_cache", Some("op")),
+        ("/health_generate", None),
+    ] {
+        for key in ["k", "op", ""] {
+            let mut client = rig.client();
+            client.send(get_with(path, &format!("x-api-key: {key}"))).await;
+            let reply = client.reply().await;
+            let open = door.is_none_or(|door| door == key);
+            assert_eq!(reply.status != 401, open, "{path} with {key:?}");
+        }
+    }
+    let rig = Rig::start(&[&w], keys(false)).await;
+    for path in ["/get_loads", "/flush_cache"] {
+        rig.client_at("10.0.0.9").get(path).await.is_refusal(403, "admin_loopback_only");
+        assert_eq!(rig.get(path).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_an_admin_key_only_this_machine_is_the_operator() {
     let w = Worker::new("w1");
     let rig = Rig::start(&[&w], keys(false)).await;

@@ -36,11 +36,17 @@ mod pools;
 #[cfg(test)]
 mod refusals;
 #[cfg(test)]
+mod responses;
+#[cfg(test)]
 mod retries;
+#[cfg(test)]
+mod routes;
 #[cfg(test)]
 mod slow_readers;
 #[cfg(test)]
 mod stickiness;
+#[cfg(test)]
+mod usage;
 #[cfg(test)]
 mod worker_life;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What is counted: once, under labels of the gateway's own making.
 
+use smg_gateway::settings::PolicyName;
+
 use super::rig::*;
 
 #[tokio::test(start_paused = true)]
@@ -49,6 +51,61 @@ async fn label_sets_are_there_before_anything_happens() {
     assert_eq!(rig.metric("smg_http_connections_active", &[]), Some(0.0));
     assert_eq!(rig.metric("smg_worker_pool_size", &[("model", MODEL)]), Some(1.0));
     assert_eq!(rig.metric("smg_worker_health", &[("worker", w.url())]), Some(1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_remembered_of_prompts_shows_with_each_sweep() {
+    let workers = ["w1", "w2"].map(Worker::new);
+    let rig = Rig::start(&workers.each_ref(), |settings| {
+        settings.placement.policy = PolicyName::CacheAware;
+        settings.index_sweep = Some(std::time::Duration::from_secs(60));
+    })
+    .await;
+    let text = "a prompt of some length ".repeat(100);
+    let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{text}"}}]}}"#);
+    rig.chat(&body).await;
+    let of = |name| rig.metric(name, &[("model", "m")]);
+    assert_eq!(of("smg_cache_tree_chars"), None);
+    rig.until("a sweep", |_| of("smg_cache_tree_chars") == Some(text.len() as f64)).await;
+    assert_eq!(of("smg_cache_tree_tokens"), Some(0.0));
+    let tenants = |tree| rig.count("smg_cache_tree_tenants", &[("tree", tree)]);
+    assert_eq!((tenants("string"), tenants("token")), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn workers_are_counted_by_who_named_them_and_by_what_they_are_sent() {
+    let (named, gone) = (Worker::new("w1"), Worker::new("w9"));
+    gone.door(Door::Refusing);
+    let rig = Rig::unready(&[&named, &gone], |settings| {
+        settings.startup.timeout = std::time::Duration::from_secs(10);
+    });
+    let of = |name, labels: &[_]| rig.count(name, labels);
+    let registered = |source, result| {
+        let labels = [("source", source), ("result", result)];
+        of("smg_discovery_registrations_total", &labels)
+    };
+    rig.until("one is given up", |_| registered("static", "failed") == 1).await;
+    assert_eq!((registered("static", "success"), registered("manual", "success")), (1, 0));
+    let removed = |source| of("smg_discovery_deregistrations_total", &[("source", source)]);
+    let here = |source| of("smg_discovery_workers_discovered", &[("source", source)]);
+    assert_eq!((here("static"), here("manual")), (1, 0));
+
+    for _ in 0..3 {
+        rig.chat(CHAT).await;
+    }
+    let sent =
+        || rig.metric("smg_worker_requests_total", &[("worker", named.url()), ("model", "m")]);
+    assert_eq!(sent(), Some(3.0));
+    let kind = [("worker_type", "regular"), ("connection_mode", "http")];
+    assert_eq!(of("smg_worker_connections_active", &kind), 1, "used again and again");
+
+    let listed = rig.get("/workers").await.json();
+    let id = listed["workers"][0]["id"].as_str().expect("an id").to_owned();
+    rig.ask("DELETE", &format!("/workers/{id}"), "").await;
+    rig.until("it has drained", |_| sent().is_none()).await;
+    assert_eq!((here("static"), removed("static"), removed("manual")), (0, 1, 0));
+    rig.until("its connections are closed", |_| of("smg_worker_connections_active", &kind) == 0)
+        .await;
 }
 
 #[tokio::test(start_paused = true)]

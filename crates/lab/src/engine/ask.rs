@@ -2,14 +2,15 @@
 
 use serde_json::Value;
 
-use super::Profile;
 use super::run::Ending;
 use super::tokens::{self, Template};
+use super::{Profile, messages};
 
-/// The two forms of a completion.
+/// The forms of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Chat,
+    Messages,
     Text,
 }
 
@@ -20,6 +21,8 @@ pub(super) struct Ask {
     pub(super) prompt: Vec<u32>,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
+    /// Tools that the answer calls.
+    pub(super) calls: Vec<String>,
     max_tokens: Option<usize>,
     ignore_eos: bool,
 }
@@ -52,7 +55,8 @@ impl Ask {
         }
         check_model(&body, profile)?;
         let prompt = match form {
-            Form::Chat => chat_prompt(&body)?,
+            Form::Chat => chat_prompt(&body, None)?,
+            Form::Messages => chat_prompt(&body, body.get("system"))?,
             Form::Text => text_prompt(&body)?,
         };
         if prompt.len() > profile.context_tokens {
@@ -68,6 +72,7 @@ impl Ask {
             prompt,
             stream: switch(&body, "stream")?,
             include_usage: switch(options, "include_usage")?,
+            calls: if form == Form::Messages { messages::calls(&body) } else { Vec::new() },
             max_tokens: match max_tokens(&body, "max_completion_tokens")? {
                 Some(limit) => Some(limit),
                 None => max_tokens(&body, "max_tokens")?,
@@ -117,7 +122,7 @@ fn max_tokens(body: &Value, name: &'static str) -> Result<Option<usize>, Complai
     }
 }
 
-fn chat_prompt(body: &Value) -> Result<Vec<u32>, Complaint> {
+fn chat_prompt(body: &Value, system: Option<&Value>) -> Result<Vec<u32>, Complaint> {
     let wrong = |message: &str| Complaint::about("messages", message);
     let messages = match body.get("messages").map(Value::as_array) {
         Some(Some(messages)) if !messages.is_empty() => messages,
@@ -127,6 +132,11 @@ fn chat_prompt(body: &Value) -> Result<Vec<u32>, Complaint> {
     let mut template = Template::default();
     if let Some(tools) = body.get("tools").filter(|tools| !tools.is_null()) {
         template.message("tools", &tools.to_string());
+    }
+    if let Some(system) = system {
+        let text = content_text(Some(system))
+            .ok_or_else(|| Complaint::about("system", "`system` must be a string or blocks"))?;
+        template.message("system", &text);
     }
     for message in messages {
         let role = message.get("role").and_then(Value::as_str);

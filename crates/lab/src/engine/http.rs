@@ -62,41 +62,68 @@ where
 }
 
 async fn answer(core: Arc<Core>, request: Request<Incoming>) -> Reply {
-    let post = request.method() == Method::POST;
-    let get = request.method() == Method::GET;
-    match request.uri().path() {
-        "/v1/chat/completions" if post => complete(core, Form::Chat, request).await,
-        "/v1/completions" if post => complete(core, Form::Text, request).await,
-        "/health" if get => text(String::new()),
-        "/metrics" if get => text(core.metrics()),
-        "/v1/models" if get => json(StatusCode::OK, &core.models()),
-        "/server_info" | "/get_server_info" if get => json(StatusCode::OK, &core.server_info()),
-        "/model_info" | "/get_model_info" if get => json(StatusCode::OK, &core.model_info()),
-        "/loads" | "/v1/loads" if get => json(StatusCode::OK, &core.loads()),
-        path => refuse(&Complaint::new(
-            404,
-            "not_found",
-            format!("There is no {} {path} here", request.method()),
-        )),
+    let told = match (request.method(), request.uri().path()) {
+        (&Method::POST, "/v1/messages/count_tokens") => return count(core, request).await,
+        (&Method::POST, path) => match form(path) {
+            Some(form) => return complete(core, form, request).await,
+            None => None,
+        },
+        (&Method::GET, path) => told(&core, path),
+        _ => None,
+    };
+    told.unwrap_or_else(|| {
+        let what = format!("There is no {} {} here", request.method(), request.uri().path());
+        refuse(&Complaint::new(404, "not_found", what))
+    })
+}
+
+fn form(path: &str) -> Option<Form> {
+    match path {
+        "/v1/chat/completions" => Some(Form::Chat),
+        "/v1/completions" => Some(Form::Text),
+        "/v1/messages" => Some(Form::Messages),
+        _ => None,
     }
 }
 
+/// What the engine tells of itself.
+fn told(core: &Core, path: &str) -> Option<Reply> {
+    Some(match path {
+        "/health" => text(String::new()),
+        "/metrics" => text(core.metrics()),
+        "/v1/models" => json(StatusCode::OK, &core.models()),
+        "/server_info" | "/get_server_info" => json(StatusCode::OK, &core.server_info()),
+        "/model_info" | "/get_model_info" => json(StatusCode::OK, &core.model_info()),
+        "/loads" | "/v1/loads" => json(StatusCode::OK, &core.loads()),
+        _ => return None,
+    })
+}
+
 async fn complete(core: Arc<Core>, form: Form, request: Request<Incoming>) -> Reply {
-    let body = match Limited::new(request, LARGEST_BODY).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(why) => {
-            let status = if why.is::<http_body_util::LengthLimitError>() { 413 } else { 400 };
-            return refuse(&Complaint::new(status, "bad_body", why.to_string()));
-        }
-    };
-    match Ask::read(form, &body, &core.profile) {
+    match read(&core, form, request).await {
         Ok(ask) => deliver(core, ask).await,
         Err(complaint) => refuse(&complaint),
     }
 }
 
+/// How long a prompt is, without reading it.
+async fn count(core: Arc<Core>, request: Request<Incoming>) -> Reply {
+    match read(&core, Form::Messages, request).await {
+        Ok(ask) => json(StatusCode::OK, &serde_json::json!({"input_tokens": ask.prompt.len()})),
+        Err(complaint) => refuse(&complaint),
+    }
+}
+
+async fn read(core: &Core, form: Form, request: Request<Incoming>) -> Result<Ask, Complaint> {
+    let body = Limited::new(request, LARGEST_BODY).collect().await.map_err(|why| {
+        let status = if why.is::<http_body_util::LengthLimitError>() { 413 } else { 400 };
+        Complaint::new(status, "bad_body", why.to_string())
+    })?;
+    Ask::read(form, &body.to_bytes(), &core.profile)
+}
+
 async fn deliver(core: Arc<Core>, ask: Ask) -> Reply {
-    let head = Letterhead::new(ask.form, core.next_number(), &core.profile.model);
+    let head = Letterhead::new(&ask, core.next_number(), &core.profile.model);
     if ask.stream {
         let mut reply = Response::new(Events::new(core, ask, head).boxed_unsync());
         let headers = reply.headers_mut();

@@ -8,7 +8,6 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
-use serde_json::Value;
 
 use super::Core;
 use super::ask::Ask;
@@ -24,8 +23,7 @@ pub(super) struct Events {
 
 impl Events {
     pub(super) fn new(core: Arc<Core>, ask: Ask, head: Letterhead) -> Self {
-        let scribe =
-            Scribe { head, include_usage: ask.include_usage, stage: Stage::Asked(core, ask) };
+        let scribe = Scribe { head, stage: Stage::Asked(core, ask) };
         Self { step: Some(Box::pin(scribe.next())) }
     }
 }
@@ -54,7 +52,6 @@ impl Body for Events {
 /// Writes one answer down as events.
 struct Scribe {
     head: Letterhead,
-    include_usage: bool,
     stage: Stage,
 }
 
@@ -72,19 +69,18 @@ impl Scribe {
             Stage::Speaking(run) => (run, false),
             Stage::Done => return None,
         };
-        if begins && let Some(role) = self.head.role() {
-            event(&mut events, &role);
+        if begins {
+            let opening = self.head.opening(run.usage());
+            opening.iter().for_each(|piece| self.head.event(&mut events, piece));
         }
         let stage = if let Some(word) = run.word().await {
             let text = self.head.text(&spaced(word, run.usage().generated));
-            event(&mut events, &text);
+            self.head.event(&mut events, &text);
             Stage::Speaking(run)
         } else {
-            event(&mut events, &self.head.end(run.ending()));
-            if self.include_usage {
-                event(&mut events, &self.head.usage(run.usage()));
-            }
-            events.extend_from_slice(b"data: [DONE]\n\n");
+            let closing = self.head.closing(run.ending(), run.usage());
+            closing.iter().for_each(|piece| self.head.event(&mut events, piece));
+            events.extend_from_slice(self.head.last_line());
             Stage::Done
         };
         Some((events.freeze(), Self { stage, ..self }))
@@ -95,10 +91,4 @@ impl Scribe {
 pub(super) fn spaced(word: &str, nth: usize) -> String {
     let space = if nth > 1 { " " } else { "" };
     format!("{space}{word}")
-}
-
-fn event(events: &mut BytesMut, json: &Value) {
-    events.extend_from_slice(b"data: ");
-    events.extend_from_slice(json.to_string().as_bytes());
-    events.extend_from_slice(b"\n\n");
 }

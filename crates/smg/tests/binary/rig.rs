@@ -210,9 +210,13 @@ pub(crate) fn post(port: u16, body: &str) -> (u16, String) {
 
 /// Posts a chat completion with a header.
 pub(crate) fn post_with(port: u16, header: &str, body: &str) -> (u16, String) {
+    post_to(port, "/v1/chat/completions", header, body)
+}
+
+/// Posts anything.
+pub(crate) fn post_to(port: u16, path: &str, header: &str, body: &str) -> (u16, String) {
     let length = body.len();
-    let head =
-        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}");
+    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}");
     exchange(port, &format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}"))
 }
 

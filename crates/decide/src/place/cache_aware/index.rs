@@ -4,6 +4,7 @@
 //! was evicted above it. Shards are chosen by key, each behind its own lock that is held for one
 //! link; a prefix that many prompts share makes no more than its own shards busy.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -321,6 +322,13 @@ impl Index {
     /// Units held, each holder counted.
     pub(super) fn size(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).size()).sum()
+    }
+
+    /// Workers that hold anything.
+    pub(super) fn workers(&self) -> usize {
+        let mut workers = BTreeSet::new();
+        self.shards.iter().for_each(|shard| lock(shard).workers(&mut workers));
+        workers.len()
     }
 
     /// Links remembered.

@@ -1,6 +1,6 @@
 //! One shard of the index: links by their hash, each in 24 bytes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::holders::{Holders, Lists, Packed};
@@ -212,6 +212,11 @@ impl Shard {
         self.marks
             .values()
             .map(move |mark| (mark.note.age(), span(mark, block) * self.lists.count(mark.held)))
+    }
+
+    /// Adds everybody who holds a link.
+    pub(super) fn workers(&self, into: &mut BTreeSet<WorkerId>) {
+        self.marks.values().for_each(|mark| into.extend(self.lists.all(mark.held)));
     }
 
     /// Drops what is older than `age`, and what is just as old while `over` asks for more.

@@ -249,6 +249,8 @@ fn a_failed_attempt_leaves_no_lie() {
     let ask = Ask { prompt: Prompt::Text(&segments), ..Ask::default() };
     let receipt = scene.policy.commit(&ask, &scene.workers[0]);
     assert!(scene.policy.held().size >= text.len());
+    let [texts, tokens] = scene.policy.remembered().unwrap();
+    assert!(texts.size >= text.len() && texts.workers == 1 && tokens == Remembered::default());
     scene.policy.undo(&ask, &scene.workers[0], receipt);
     assert_eq!((scene.policy.held().size, scene.policy.held().links), (0, 0));
     assert_eq!(scene.workers[0].placed().tokens(0), 0);

@@ -37,7 +37,8 @@ impl Fake {
 
     fn pool(self: &Arc<Self>) -> Pool {
         let origin = Origin::parse("http://w1").unwrap();
-        Pool::new(origin, CONNECTIONS, Arc::new(Way(Arc::clone(self))))
+        let open = prometheus::IntGauge::new("open", "open").unwrap();
+        Pool::new(origin, CONNECTIONS, Arc::new(Way(Arc::clone(self))), open)
     }
 }
 

@@ -29,6 +29,8 @@ struct Probes {
     loads: Option<&'static str>,
     /// What `/loads` says, if it is there.
     waiting: Option<u32>,
+    /// Paths it knows besides, queries left out, and what is there.
+    pages: Vec<(String, String)>,
 }
 
 /// A request as it arrived.
@@ -93,6 +95,7 @@ impl Worker {
                 info: None,
                 loads: None,
                 waiting: None,
+                pages: Vec::new(),
             },
             scripts: VecDeque::new(),
             usual: super::script().say(json(&format!(r#"{{"from":"{name}"}}"#))),
@@ -159,6 +162,18 @@ impl Worker {
     /// Reports this many waiting requests when it is asked for its load.
     pub(crate) fn waiting(&self, requests: u32) {
         self.tell(|story| story.probes.waiting = Some(requests));
+    }
+
+    /// Answers a GET of this path with JSON.
+    pub(crate) fn page(&self, path: &str, json: &str) -> &Self {
+        self.tell(|story| story.probes.pages.push((path.to_owned(), json.to_owned())));
+        self
+    }
+
+    /// How often a path was asked for, whatever the query.
+    pub(crate) fn asked(&self, path: &str) -> usize {
+        let here = |asked: &&String| asked.split('?').next() == Some(path);
+        self.now(|story| story.probed.iter().filter(here).count())
     }
 
     /// What the worker knows now.
@@ -265,6 +280,10 @@ impl Connection {
     fn probe(&self, path: &str) -> Option<String> {
         self.worker.tell(|story| {
             story.probed.push(path.to_owned());
+            let bare = path.split('?').next().unwrap_or_default();
+            if let Some((_, page)) = story.probes.pages.iter().find(|(at, _)| at == bare) {
+                return Some(json(page));
+            }
             match path {
                 "/health" => story.probes.health.map(|status| answer(status, &[], "")),
                 "/v1/models" => {
