@@ -78,7 +78,7 @@ async fn carry_out(
     let stream = fields.stream();
     let named = fields.model().map_err(bad_body)?;
     let alias = named.as_deref().and_then(|name| gw.settings.aliases.get(name));
-    let outgoing = alias.map_or_else(|| body.clone(), |model| renamed(&body, model));
+    let outgoing = alias.map_or_else(|| body.clone(), |model| renamed(gw, &body, model));
     let group = model(gw, &gw.fleet.load(), alias.map(Cow::from).or(named));
     if let Ok(group) = &group {
         *meters = Arc::clone(&group.meters);
@@ -203,9 +203,10 @@ fn elsewhere(gw: &Gateway, group: &Group, round: &Round) -> bool {
 }
 
 /// The body with the model that an alias stands for.
-fn renamed(body: &Bytes, model: &str) -> Bytes {
+fn renamed(gw: &Gateway, body: &Bytes, model: &str) -> Bytes {
     let edit = Edit { name: "model", value: &splice::quoted(model) };
-    splice::set(body, &[edit]).map_or_else(|| body.clone(), Bytes::from)
+    let written = |body| gw.limits.upload.rewritten(body);
+    splice::set(body, &[edit]).map_or_else(|| body.clone(), written)
 }
 
 /// The workers of the model a request names; without a name, of the only model there is.

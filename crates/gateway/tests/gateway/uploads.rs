@@ -46,6 +46,30 @@ async fn a_client_that_leaves_in_the_middle_gives_back_what_it_held() {
     assert_eq!(rig.chat(&body(FREE + 190_000)).await.status, 200);
 }
 
+/// A body that is sent under another model's name lies in memory twice while it is sent.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_written_anew_counts_twice() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |settings| {
+        settings.bodies.max_buffered_total = Some(200_000);
+        settings.aliases.insert("fast".to_owned(), MODEL.to_owned());
+    })
+    .await;
+    let named = |model: &str| {
+        let chat = format!(r#"{{"model":"{model}","messages":[]}}"#);
+        format!("{chat}{}", " ".repeat(FREE + 90_000 - chat.len()))
+    };
+    for (model, status) in [("fast", 503), (MODEL, 200)] {
+        w.next(script().hang());
+        let mut slow = rig.client();
+        slow.send(post(PATH, &[], named(model))).await;
+        settle().await;
+        assert_eq!(rig.chat(&named(MODEL)).await.status, status, "{model}");
+        slow.leave().await;
+    }
+    assert_eq!(rig.chat(&body(FREE + 190_000)).await.status, 200);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_streamed_answer_holds_no_body() {
     let w = Worker::new("w1");
