@@ -10,6 +10,7 @@ use placed::Placed;
 pub mod breaker;
 pub mod health;
 pub mod load;
+pub mod overload;
 pub mod placed;
 
 /// A worker's interned identity. Ids are never reused within a process, so a pin to a worker that
@@ -154,6 +155,14 @@ impl Worker {
     #[cold]
     fn admits(&self, now: u64) -> bool {
         self.lock().admits(now)
+    }
+
+    /// Whether it would be available but for overload protection.
+    #[must_use]
+    pub fn only_vetoed(&self, now: u64) -> bool {
+        self.vetoed()
+            && self.healthy()
+            && (!self.troubled.load(Ordering::Relaxed) || self.admits(now))
     }
 
     /// Whether overload protection keeps requests away from it.
@@ -309,8 +318,12 @@ mod tests {
         assert!(!worker.available(0));
         worker.set_healthy(true);
         assert!(worker.available(0));
+        assert!(!worker.only_vetoed(0));
         worker.set_vetoed(true);
-        assert!(!worker.available(0));
+        assert!(!worker.available(0) && worker.only_vetoed(0));
+        worker.set_healthy(false);
+        assert!(!worker.only_vetoed(0), "it would not be available without the veto");
+        worker.set_healthy(true);
         worker.set_vetoed(false);
         assert!(worker.record(Outcome::Failure, 0).unwrap().turned.is_none());
         let told = worker.record(Outcome::Failure, 0).unwrap();

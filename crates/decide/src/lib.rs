@@ -4,7 +4,9 @@
 //! text is metric label, log field and test assertion alike. The gateway crate asks and acts.
 #![warn(missing_docs)]
 
+pub mod admission;
 pub mod body;
+pub mod budget;
 pub mod fleet;
 pub mod keys;
 pub mod pins;

@@ -1,27 +1,69 @@
 //! Taking a request body.
 
+mod budget;
+
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use smg_wire::error::Refusal;
+use tokio::time::timeout;
+
+pub(crate) use self::budget::Budget;
+
+use self::budget::Charge;
+use crate::admission::RETRY_AFTER_SECS;
 
 /// Room made at once for a body that claims to be large; the rest comes as it arrives, so that a
 /// claim costs nothing.
 const FIRST_ROOM: u64 = 1 << 20;
 
-/// Reads a body whole, at most `limit` bytes of it.
+/// What bounds the taking of one body.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    /// `--max-payload-size`.
+    pub(crate) bytes: usize,
+    /// `--buffered-body-timeout-secs`.
+    pub(crate) time: Duration,
+    /// `--max-buffered-total-bytes`; `None` for no bound.
+    pub(crate) budget: Option<Budget>,
+}
+
+impl Bounds {
+    /// A body that was written anew counts beside the one it came from. It is never refused: the
+    /// request has been let in, and whoever comes next makes room.
+    pub(crate) fn rewritten(&self, body: Vec<u8>) -> Bytes {
+        let mut charge = Charge::none(self.budget.clone());
+        let _fits = charge.grow(body.len());
+        charge.seal(body)
+    }
+}
+
+/// Reads a body whole.
 ///
 /// # Errors
-/// When it is too large or the client gives up on it.
-pub(crate) async fn take(mut body: Incoming, limit: usize) -> Result<Bytes, Refusal> {
+/// When it is too large, too slow or one too many, or the client gives up on it.
+pub(crate) async fn take(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
+    // A body that is there already never starts the timer.
+    timeout(bounds.time, read(body, bounds)).await.unwrap_or_else(|_| Err(too_slow(bounds.time)))
+}
+
+async fn read(mut body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
+    let limit = bounds.bytes;
+    let mut charge = Charge::none(bounds.budget.clone());
     let claimed = body.size_hint().lower();
     let mut first = Bytes::new();
     let mut rest = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| aborted())?.into_data() else { continue };
-        if first.len() + rest.len() + data.len() > limit {
+        let len = first.len() + rest.len() + data.len();
+        if len > limit {
             return Err(too_large(limit));
+        }
+        if !charge.grow(len) {
+            return Err(no_room());
         }
         // A small body arrives in one piece and is never copied.
         if first.is_empty() && rest.is_empty() {
@@ -34,7 +76,15 @@ pub(crate) async fn take(mut body: Incoming, limit: usize) -> Result<Bytes, Refu
         }
         rest.extend_from_slice(&data);
     }
-    Ok(if rest.is_empty() { first } else { rest.into() })
+    Ok(if rest.is_empty() { first } else { charge.seal(rest) })
+}
+
+/// Whether nobody reads the rest of an upload that is refused like this.
+pub(crate) fn is_unread(refusal: &Refusal) -> bool {
+    matches!(
+        refusal.code,
+        "request_body_too_large" | "request_body_timeout" | "buffer_budget_exhausted"
+    )
 }
 
 fn too_large(limit: usize) -> Refusal {
@@ -43,6 +93,24 @@ fn too_large(limit: usize) -> Refusal {
         "request_body_too_large",
         format!("The request body is larger than {limit} bytes (--max-payload-size)."),
     )
+}
+
+fn too_slow(time: Duration) -> Refusal {
+    let secs = time.as_secs();
+    Refusal::new(
+        StatusCode::REQUEST_TIMEOUT,
+        "request_body_timeout",
+        format!("The request body did not arrive within {secs} s (--buffered-body-timeout-secs)."),
+    )
+}
+
+fn no_room() -> Refusal {
+    let refusal = Refusal::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "buffer_budget_exhausted",
+        "Other request bodies hold the memory there is for them (--max-buffered-total-bytes).",
+    );
+    Refusal { retry_after: Some(RETRY_AFTER_SECS), ..refusal }
 }
 
 fn aborted() -> Refusal {

@@ -1,6 +1,7 @@
 //! The client's side: accepting connections, admitting requests, answering.
 
 mod patience;
+mod presence;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -22,8 +23,9 @@ use smg_wire::route::{Dialect, Route, Row};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
-pub(crate) use self::patience::InHand;
-use self::patience::{HEAD_WITHIN, Heads, Patient};
+use self::patience::{Patience, Patient};
+pub(crate) use self::presence::Attending;
+use self::presence::Presence;
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
 use crate::{admin, serve, tasks};
@@ -34,7 +36,7 @@ pub(crate) type Reply = Response<ReplyBody>;
 /// Pause after a failed accept: out of file descriptors, mostly, which only time can mend.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Most bytes read ahead of, or written behind, one connection: a slow client holds no more here.
+/// Most bytes read ahead of, or written behind, one connection to a worker.
 pub(crate) const MAX_HELD_BYTES: usize = 64 * 1024;
 
 pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
@@ -62,21 +64,31 @@ pub(crate) async fn converse(
     // Who comes while the gateway leaves gets one answer, and does not hold it up.
     let late = gw.drain.draining();
     let drain = (!late).then(|| gw.drain.watch());
-    let heads = Heads::default();
-    let socket = Patient::new(socket, gw.limits.request_timeout, heads.clone());
-    let arrivals = heads.clone();
+    let clients = gw.settings.clients;
+    let patience = Patience {
+        write: gw.limits.request_timeout,
+        head: clients.header_timeout,
+        idle: clients.idle_timeout,
+    };
+    let presence = Arc::new(Presence::default());
+    let socket = Patient::new(socket, patience, Arc::clone(&presence));
+    let busy = Arc::clone(&presence);
     let service = service_fn(move |request| {
-        let (gw, in_hand) = (Arc::clone(&gw), arrivals.arrived());
+        let (gw, presence) = (Arc::clone(&gw), Arc::clone(&presence));
+        let attending = presence.begin();
         async move {
             let reply = greet(&gw, request, peer).await;
-            Ok::<_, Infallible>(reply.map(|body| body.in_hand(in_hand)))
+            if reply.extensions().get::<Unread>().is_some() {
+                presence.leave_unread();
+            }
+            Ok::<_, Infallible>(reply.map(|body| body.attended(attending)))
         }
     });
     let mut connection = pin!(
         http1::Builder::new()
             .half_close(false)
             .header_read_timeout(None)
-            .max_buf_size(MAX_HELD_BYTES)
+            .max_buf_size(clients.max_header_bytes)
             .keep_alive(!late)
             .serve_connection(TokioIo::new(socket), service)
     );
@@ -89,10 +101,11 @@ pub(crate) async fn converse(
             () = drain.begun() => {
                 connection.as_mut().graceful_shutdown();
                 // Half a head holds nobody up: only what is being answered is waited for.
+                let head = patience.head.unwrap_or(Duration::MAX);
                 loop {
-                    match tokio::time::timeout(HEAD_WITHIN, connection.as_mut()).await {
+                    match tokio::time::timeout(head, connection.as_mut()).await {
                         Ok(served) => break served,
-                        Err(_) if heads.is_in_hand() => {}
+                        Err(_) if busy.busy() => {}
                         Err(_) => break Ok(()),
                     }
                 }
@@ -202,9 +215,14 @@ fn too_large(limit: usize) -> Reply {
     closing(reply)
 }
 
+/// Marks the refusal of an upload that its client may still be sending.
+#[derive(Clone, Copy, Debug)]
+struct Unread;
+
 /// Ends the connection after this answer, for a body that nobody will read.
 pub(crate) fn closing(mut reply: Reply) -> Reply {
     reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    reply.extensions_mut().insert(Unread);
     reply
 }
 

@@ -4,6 +4,7 @@
 mod discover;
 mod health;
 mod loads;
+mod overload;
 mod register;
 mod spec;
 
@@ -424,6 +425,7 @@ impl Roster {
         for model in old.models.keys().filter(|model| !new.models.contains_key(*model)) {
             meters.workers.drop_pool(Leg::Regular, model);
             meters.trees.drop_model(model);
+            meters.overload.drop_model(model);
         }
         self.current.store(Arc::new(new));
     }
@@ -456,6 +458,8 @@ impl Roster {
         meters: &Meters,
     ) -> Group {
         meters.workers.set_pool_size(Leg::Regular, model, upstreams.len());
+        let vetoed = upstreams.iter().filter(|upstream| upstream.worker.vetoed()).count();
+        meters.overload.set_vetoed(model, vetoed);
         let name = policy_of(&upstreams).unwrap_or(self.placement.policy);
         let policy = match old {
             Some(old) if old.policy.name() == name.as_str() => Arc::clone(&old.policy),

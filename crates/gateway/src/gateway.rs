@@ -11,6 +11,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::access::Access;
+use crate::admission::Admission;
+use crate::body::{Bounds, Budget};
 use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::fleet::Roster;
@@ -33,6 +35,8 @@ pub struct Gateway {
     pub(crate) session: Session,
     pub(crate) access: Access,
     pub(crate) cors: Cors,
+    /// Where requests queue; `None` when any number may run.
+    pub(crate) admission: Option<Admission>,
     pub(crate) limits: Limits,
     pub(crate) meters: Meters,
     pub(crate) drain: Drain,
@@ -50,6 +54,7 @@ pub struct Gateway {
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub(crate) bodies: Bodies,
+    pub(crate) upload: Bounds,
     pub(crate) request_timeout: Duration,
     pub(crate) retry: RetryRules,
     pub(crate) request_id_headers: Vec<http::HeaderName>,
@@ -70,21 +75,30 @@ impl Gateway {
         let assignment = settings.sticky.assignment.unwrap_or(Assignment::Random);
         let fleet = Roster::new(settings.placement, assignment);
         let clock = Clock::start();
+        let meters = Meters::new(&settings.duration_buckets).map_err(io::Error::other)?;
         // Before pins are restored, which knows addresses too.
         let expected = fleet.expect(&settings.workers);
         let gw = Arc::new(Self {
             session: Session::new(settings.sticky.clone(), &fleet, clock),
+            admission: settings
+                .admission
+                .map(|rules| Admission::new(rules, clock, meters.admission.clone())),
             clock,
             fleet,
             access: Access::new(&settings.access),
             cors: settings.access.cors.clone(),
             limits: Limits {
                 bodies: settings.bodies,
+                upload: Bounds {
+                    bytes: settings.bodies.max_payload,
+                    time: settings.bodies.timeout,
+                    budget: settings.bodies.max_buffered_total.map(Budget::new),
+                },
                 request_timeout: settings.request_timeout,
                 retry: settings.retry,
                 request_id_headers: settings.request_id_headers.clone(),
             },
-            meters: Meters::new(&settings.duration_buckets).map_err(io::Error::other)?,
+            meters,
             drain: Drain::default(),
             words: Semaphore::new(MAX_WORDS),
             control,

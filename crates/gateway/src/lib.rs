@@ -6,6 +6,7 @@
 
 mod access;
 mod admin;
+mod admission;
 mod body;
 mod clock;
 pub mod drain;

@@ -19,7 +19,8 @@ use smg_wire::route::Dialect;
 use smg_wire::sse::Tail;
 
 pub(crate) use self::notes::Notes;
-use crate::edge::InHand;
+use crate::admission::Permit;
+use crate::edge::Attending;
 use crate::session::Lease;
 use crate::telemetry::CallGuard;
 use crate::upstream::Exchange;
@@ -93,8 +94,10 @@ pub(crate) struct ReplyBody {
     kind: Kind,
     /// Counts the request as in flight until the last byte.
     call: Option<CallGuard>,
-    /// Tells the client's connection that it is being answered.
-    in_hand: Option<InHand>,
+    /// Keeps its place among the requests that may run until then, too.
+    permit: Option<Permit>,
+    /// Keeps its connection from counting as idle.
+    attending: Option<Attending>,
 }
 
 #[derive(Debug)]
@@ -197,23 +200,29 @@ impl Relay {
 impl ReplyBody {
     /// A body that is all there.
     pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
-        Self { kind: Kind::Whole(bytes.into()), call: None, in_hand: None }
+        Self { kind: Kind::Whole(bytes.into()), call: None, permit: None, attending: None }
     }
 
     /// A body that is still coming.
     pub(crate) fn stream(relay: Relay) -> Self {
-        Self { kind: Kind::Stream(Box::new(relay)), call: None, in_hand: None }
+        Self { kind: Kind::Stream(Box::new(relay)), call: None, permit: None, attending: None }
+    }
+
+    /// Keeps the client's connection busy.
+    pub(crate) fn attended(mut self, attending: Attending) -> Self {
+        self.attending = Some(attending);
+        self
+    }
+
+    /// Holds the request's permit.
+    pub(crate) fn permitted(mut self, permit: Option<Permit>) -> Self {
+        self.permit = permit;
+        self
     }
 
     /// Keeps the request counted as in flight.
     pub(crate) fn counted(mut self, call: CallGuard) -> Self {
         self.call = Some(call);
-        self
-    }
-
-    /// Tells the client's connection until the last byte that it is being answered.
-    pub(crate) fn in_hand(mut self, in_hand: InHand) -> Self {
-        self.in_hand = Some(in_hand);
         self
     }
 }

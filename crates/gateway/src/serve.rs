@@ -24,14 +24,14 @@ use smg_wire::route::{Carries, Dialect, Inference, Route};
 use tokio::time::Instant;
 
 use self::attempt::attempt;
-use self::refusals::{bad_body, unavailable};
+use self::refusals::{bad_body, shed, unavailable};
 use self::said::Said;
-use crate::body;
 use crate::edge::{Reply, closing, refuse};
 use crate::fleet::{Fleet, Group};
 use crate::gateway::Gateway;
 use crate::session::{Asking, Round, Way};
 use crate::telemetry::ModelMeters;
+use crate::{admission, body};
 
 /// A request whose body is in hand.
 struct Held<'a> {
@@ -58,8 +58,7 @@ pub(crate) async fn serve(
         Err(refusal) => {
             tracing::debug!(code = refusal.code, why = &*refusal.message, "refused");
             let reply = refuse(&refusal, inference.dialect);
-            // Nobody reads the rest of an upload that is too large.
-            if refusal.status == StatusCode::PAYLOAD_TOO_LARGE { closing(reply) } else { reply }
+            if body::is_unread(&refusal) { closing(reply) } else { reply }
         }
     };
     meters.head(route, reply.status().as_u16(), arrived.elapsed());
@@ -75,12 +74,14 @@ async fn carry_out(
 ) -> Result<Reply, Refusal> {
     plan::count(gw, &gw.fleet.load(), inference, &request);
     let (head, body) = request.into_parts();
-    let body = body::take(body, gw.limits.bodies.max_payload).await?;
+    let body = body::take(body, &gw.limits.upload).await?;
+    let permit = admission::enter(gw.admission.as_ref()).await?;
     let said = Said::read(&body, inference, &head.headers).map_err(bad_body)?;
     let stream = said.stream();
     let named = said.model().map_err(bad_body)?;
     let alias = named.as_deref().and_then(|name| gw.settings.aliases.get(name));
-    let outgoing = alias.map_or_else(|| body.clone(), |model| said.renamed(&body, model));
+    let renamed = alias.and_then(|model| said.renamed(&body, model));
+    let outgoing = renamed.map_or_else(|| body.clone(), |anew| gw.limits.upload.rewritten(anew));
     let found = match inference.carries {
         Carries::ResponseId => stored::find(gw, head.uri.path()).await,
         _ => model(gw, &gw.fleet.load(), alias.map(Cow::from).or(named)).map(|it| (it, None)),
@@ -100,7 +101,8 @@ async fn carry_out(
         gw.session.asking(&*group.policy, rid.as_deref(), &head.headers, prompt::as_asked(&prompt));
     asking.way = way;
     let held = Held { gw, route, inference, head: &head, body: &outgoing, stream };
-    attempts(&held, group, &asking).await
+    let reply = attempts(&held, group, &asking).await?;
+    Ok(reply.map(|body| body.permitted(permit)))
 }
 
 /// What decides where a request to this model goes.
@@ -134,6 +136,12 @@ async fn attempts(
         let (upstream, receipt) = (Arc::clone(&lease.upstream), lease.receipt);
         let timeout = upstream.terms.load().timeout.unwrap_or(gw.limits.request_timeout);
         let deadline = begun + timeout;
+        if upstream.worker.vetoed() {
+            // A report came in since it was looked at.
+            group.policy.undo(&asking.ask, &upstream.worker, receipt);
+            gw.meters.overload.shed_dispatch.inc();
+            return Err(counted(gw, shed(gw, &group)));
+        }
         let (sent, mut reply) = attempt(held, lease, deadline).await;
         if note(gw, sent) {
             group.policy.undo(&asking.ask, &upstream.worker, receipt);
@@ -167,12 +175,24 @@ async fn attempts(
     }
     match last {
         Some(reply) => Ok(reply),
-        None => {
-            let refusal = unavailable(format!("No worker of '{}' is available.", group.model));
-            gw.meters.router.attempt(refusal.status.as_u16(), refusal.code);
-            Err(refusal)
-        }
+        None => Err(counted(gw, nobody(gw, &group))),
     }
+}
+
+/// Why no worker of a model takes the request: all have enough to do, or none is there.
+fn nobody(gw: &Gateway, group: &Group) -> Refusal {
+    let now = gw.clock.millis();
+    if group.workers.iter().any(|worker| worker.only_vetoed(now)) {
+        gw.meters.overload.shed_selection.inc();
+        return shed(gw, group);
+    }
+    unavailable(format!("No worker of '{}' is available.", group.model))
+}
+
+/// Counts a refusal made in a worker's place.
+fn counted(gw: &Gateway, refusal: Refusal) -> Refusal {
+    gw.meters.router.attempt(refusal.status.as_u16(), refusal.code);
+    refusal
 }
 
 /// Judge: pass it on, or try again.
@@ -230,7 +250,6 @@ fn model(gw: &Gateway, fleet: &Fleet, name: Option<Cow<'_, str>>) -> Result<Arc<
             ..Refusal::new(StatusCode::NOT_FOUND, "model_not_found", what)
         }
     };
-    gw.meters.router.attempt(refusal.status.as_u16(), refusal.code);
     refusal.param = Some("model");
-    Err(refusal)
+    Err(counted(gw, refusal))
 }

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderName;
+pub use smg_decide::admission::Rules as AdmissionRules;
 pub use smg_decide::fleet::breaker::Rules as BreakerRules;
 pub use smg_decide::fleet::health::Thresholds;
+pub use smg_decide::fleet::overload::Rules as OverloadRules;
 pub use smg_decide::place::cache_aware::{Params as CacheParams, Rules as CacheRules};
 pub use smg_decide::place::{Assignment, BucketRules, ExpectedWait, PrefixRules};
 pub use smg_decide::retry::Rules as RetryRules;
@@ -45,8 +47,12 @@ pub struct Settings {
     pub index_sweep: Option<Duration>,
     /// Keys and pins.
     pub sticky: Sticky,
+    /// `--max-concurrent-requests` and what belongs to it; `None` for no bound.
+    pub admission: Option<AdmissionRules>,
     /// Request and answer sizes.
     pub bodies: Bodies,
+    /// Connections of clients.
+    pub clients: Clients,
     /// Connections to workers.
     pub connections: Connections,
     /// `--retry-…`.
@@ -163,6 +169,8 @@ pub struct LoadPolling {
     pub interval: Duration,
     /// Off under `--disable-load-monitoring`: then only workers are asked whose policy needs it.
     pub always: bool,
+    /// `--worker-overload-…`: which reports keep requests away.
+    pub overload: OverloadRules,
 }
 
 /// Keys and pins, for the override and for `manual`.
@@ -191,13 +199,28 @@ pub struct Eviction {
     pub interval: Duration,
 }
 
-/// Sizes in bytes.
+/// Sizes in bytes, and how long they may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Bodies {
     /// `--max-payload-size`: largest request body, and largest buffered answer of a worker.
     pub max_payload: usize,
     /// `--max-buffered-request-bytes`: largest body kept only for a retry.
     pub max_buffered: u64,
+    /// `--max-buffered-total-bytes`: all buffered request bodies together; `None` for no bound.
+    pub max_buffered_total: Option<u64>,
+    /// `--buffered-body-timeout-secs`: how long a buffered body may take to arrive.
+    pub timeout: Duration,
+}
+
+/// Connections of clients.
+#[derive(Clone, Copy, Debug)]
+pub struct Clients {
+    /// `--max-header-bytes`: longest head, and most that is read ahead or written behind.
+    pub max_header_bytes: usize,
+    /// `--header-read-timeout-secs`: how long a head may take; `None` for no bound.
+    pub header_timeout: Option<Duration>,
+    /// `--idle-connection-timeout-secs`: how long a client may wait between two requests.
+    pub idle_timeout: Option<Duration>,
 }
 
 /// Connections to one worker.

@@ -6,6 +6,7 @@
 //! What is measured, and what spoils it, stands in docs/bench.md.
 
 mod contender;
+mod flood;
 mod group;
 mod http1;
 mod load;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use flood::{FloodArgs, flood_main};
 pub use worker::{WorkerArgs, worker_main};
 
 use contender::{Contender, Programs};
@@ -224,7 +226,7 @@ async fn measure(
         workers.push(worker);
         addresses.push(address);
     }
-    let (mut gateway, address) = programs.start(contender, row.routing(), &addresses)?;
+    let (mut gateway, address) = programs.start(contender, row.routing(), &addresses, &[])?;
     // One prompt has one worker under cache_aware, so that no more than one shows.
     let shown = if row == Row::GrowingChat { 1 } else { WORKERS };
     let first_answer = load::until_ready(&mut gateway, address, (shown, WORKERS)).await?;

@@ -31,6 +31,9 @@ pub(crate) enum Command {
     PickBench,
     /// Measure CPU and memory of smg beside a peer and HAProxy on the same work.
     Bench(bench::Args),
+    /// Flood smg with large uploads under a budget, and see what it holds and what small requests
+    /// make of it.
+    Flood(bench::FloodArgs),
     /// Measure what a pin takes in memory, and how long a snapshot takes.
     Pins(PinsFlags),
     /// The bench's mock worker; the bench starts it as a process of its own.

@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     let command = match Flags::parse().command {
         // The bench owns its process: threads, children and exit code.
         Command::Bench(args) => return bench::main(&args),
+        Command::Flood(args) => return bench::flood_main(&args),
         Command::BenchWorker(args) => return bench::worker_main(&args),
         Command::Simulate(args) => return simulator::main(&args),
         Command::PrefixStudy(flags) => return told(run_study(&flags)),

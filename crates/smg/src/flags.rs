@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod access;
+mod limits;
 mod placement;
 
 pub(crate) use access::AccessFlags;
+pub(crate) use limits::LimitFlags;
 pub(crate) use placement::{LoadFlags, PlacementFlags, PolicyChoice};
 
 /// A sticky model gateway: every request of a conversation lands where its KV cache already is.
@@ -121,6 +123,9 @@ pub(crate) struct Flags {
 
     #[command(flatten)]
     pub(crate) requests: RequestFlags,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitFlags,
 
     #[command(flatten)]
     pub(crate) retry: RetryFlags,

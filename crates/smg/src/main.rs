@@ -6,6 +6,7 @@ mod flags;
 mod launch;
 mod logging;
 mod meant;
+mod memory;
 mod runtimes;
 
 use std::io::Write as _;

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use http::HeaderName;
 use smg_gateway::settings::{
-    Assignment, Bodies, BreakerRules, Connections, Eviction, HealthChecks, RetryRules, Settings,
-    Startup, Sticky, Thresholds,
+    Assignment, BreakerRules, Connections, Eviction, HealthChecks, RetryRules, Settings, Startup,
+    Sticky, Thresholds,
 };
 use smg_gateway::upstream::Origin;
 
 use crate::flags::{AssignmentChoice, Flags, HealthFlags, PolicyChoice, RetryFlags, StickyFlags};
 
 mod access;
+mod limits;
 mod placement;
 
 /// A flag that cannot be meant.
@@ -56,7 +57,9 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
         startup: startup(flags)?,
         health: health(&flags.health)?,
         sticky: sticky(&flags.sticky)?,
-        bodies: bodies(flags.requests.max_payload_size)?,
+        admission: limits::admission(&flags.limits)?,
+        bodies: limits::bodies(&flags.requests, &flags.limits)?,
+        clients: limits::clients(&flags.limits)?,
         connections: Connections {
             idle_timeout: unless_zero(secs(
                 "--upstream-pool-idle-timeout-secs",
@@ -205,14 +208,6 @@ fn breaker(flags: &RetryFlags) -> Meant<BreakerRules> {
     })
 }
 
-fn bodies(max_payload: i64) -> Meant<Bodies> {
-    let max_payload = positive("--max-payload-size", max_payload)?;
-    Ok(Bodies {
-        max_payload: usize::try_from(max_payload).unwrap_or(usize::MAX),
-        max_buffered: 1 << 20,
-    })
-}
-
 fn workers(urls: &[String]) -> Meant<Vec<Origin>> {
     let mut workers: Vec<Origin> = Vec::with_capacity(urls.len());
     for url in urls {
@@ -267,6 +262,11 @@ fn positive(flag: &str, value: i64) -> Meant<u64> {
 fn count(flag: &str, value: i64) -> Meant<u32> {
     let value = positive(flag, value)?;
     u32::try_from(value).map_err(|_| Complaint::about(flag, value, "expected at most 4294967295"))
+}
+
+/// Zero or a [`count`].
+fn small(flag: &str, value: i64) -> Meant<u32> {
+    if value == 0 { Ok(0) } else { unsigned(flag, value).and_then(|_| count(flag, value)) }
 }
 
 /// Longest time a flag may name: a hundred years, far below where clocks overflow.

@@ -11,7 +11,7 @@ use smg_wire::route::Row;
 use uuid::Uuid;
 
 use super::on_control;
-use crate::body;
+use crate::body::{self, Bounds};
 use crate::edge::{Reply, json as json_reply};
 use crate::fleet::{self, MAX_WORKERS, Newcomer, Pending, Spec, Unwanted, Upstream, Wrong};
 use crate::gateway::Gateway;
@@ -37,7 +37,7 @@ pub(super) async fn answer(
         if head.method != Method::POST {
             return on_control(gw, |gw| Ok(json_reply(list(gw).to_string()))).await;
         }
-        let fields = fields(body).await?;
+        let fields = fields(gw, body).await?;
         return on_control(gw, |gw| add(gw, fields)).await;
     };
     let id = Uuid::try_parse(id).map_err(|_| {
@@ -48,7 +48,7 @@ pub(super) async fn answer(
     match head.method {
         Method::DELETE => on_control(gw, move |gw| remove(gw, id)).await,
         Method::PUT | Method::PATCH => {
-            let fields = fields(body).await?;
+            let fields = fields(gw, body).await?;
             on_control(gw, move |gw| change(gw, id, fields, anew)).await
         }
         _ => on_control(gw, move |gw| show(gw, id)).await,
@@ -200,8 +200,9 @@ fn accept(body: Fields) -> Reply {
 }
 
 /// The object in a request's body.
-async fn fields(body: Incoming) -> Result<Fields, Refusal> {
-    let bytes = body::take(body, MAX_BODY).await.map_err(|refusal| match refusal.status {
+async fn fields(gw: &Gateway, body: Incoming) -> Result<Fields, Refusal> {
+    let bounds = Bounds { bytes: MAX_BODY, ..gw.limits.upload.clone() };
+    let bytes = body::take(body, &bounds).await.map_err(|refusal| match refusal.status {
         StatusCode::PAYLOAD_TOO_LARGE => {
             let what = format!("A request to this API has at most {MAX_BODY} bytes.");
             Refusal { message: what.into(), ..refusal }

@@ -1,5 +1,5 @@
-//! A client's socket that gives up on a client who stops reading, or who never ends what it began
-//! to ask.
+//! A client's socket that gives up: on a client who stops reading, who never ends a head, or who has
+//! nothing more to ask; and that hears a client out whose upload was refused.
 //!
 //! While a client's socket is full, nobody polls the answer for it, so the answer's own deadline is
 //! not looked at. Without a bound here, a client that stops reading would hold its worker for ever.
@@ -9,133 +9,177 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// Longest time from the first byte of a request to the last one of its head.
-pub(super) const HEAD_WITHIN: Duration = Duration::from_secs(30);
+use super::presence::Presence;
 
-/// A socket whose single write may take no longer than `patience`, and a head no longer than
-/// [`HEAD_WITHIN`].
+/// How long, and for how much, a client is heard out whose upload was refused: closed earlier, its
+/// own kernel would throw away the refusal together with the connection.
+const LINGER: Duration = Duration::from_secs(10);
+const LINGER_BYTES: usize = 256 << 20;
+
+/// How long a client is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// In a single write.
+    pub(super) write: Duration,
+    /// For a whole head, from its first byte; until then the connection is idle.
+    pub(super) head: Option<Duration>,
+    /// For the next request.
+    pub(super) idle: Option<Duration>,
+}
+
+/// A socket that waits no longer than `patience`.
 #[derive(Debug)]
 pub(super) struct Patient<S> {
     socket: S,
-    patience: Duration,
+    patience: Patience,
+    presence: Arc<Presence>,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
-    heads: Heads,
-    /// Runs while the rest of a head is waited for.
-    head: Option<Pin<Box<Sleep>>>,
+    /// Started once and set anew only when it fires too early, so that a busy connection never
+    /// touches the timer wheel.
+    lull: Option<Pin<Box<Sleep>>>,
+    /// Requests begun when last looked.
+    seen: u32,
+    /// When the head that is being read began.
+    head_since: Option<Instant>,
+    /// When the connection fell idle.
+    idle_since: Option<Instant>,
+    linger: Option<Linger>,
 }
 
-/// How far a connection is with its requests; shared with whoever answers them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Heads(Arc<Progress>);
-
-#[derive(Debug, Default)]
-struct Progress {
-    /// Bytes came that belong to no request yet.
-    begun: AtomicBool,
-    /// A request is being answered.
-    in_hand: AtomicBool,
-}
-
-impl Heads {
-    /// A head has come whole; what comes now is its body, until the guard is dropped.
-    pub(super) fn arrived(&self) -> InHand {
-        self.0.begun.store(false, Ordering::Relaxed);
-        self.0.in_hand.store(true, Ordering::Relaxed);
-        InHand(self.clone())
-    }
-
-    pub(super) fn is_in_hand(&self) -> bool {
-        self.0.in_hand.load(Ordering::Relaxed)
-    }
-
-    /// Takes note of what was read; whether the rest of a head is being waited for.
-    fn heard(&self, read: Poll<usize>) -> bool {
-        if self.is_in_hand() {
-            return false;
-        }
-        match read {
-            Poll::Ready(bytes) => {
-                self.0.begun.fetch_or(bytes > 0, Ordering::Relaxed);
-                false
-            }
-            Poll::Pending => self.0.begun.load(Ordering::Relaxed),
-        }
-    }
-}
-
-/// A request that is being answered.
+/// The last words of a client whose upload was refused.
 #[derive(Debug)]
-pub(crate) struct InHand(Heads);
-
-impl Drop for InHand {
-    fn drop(&mut self) {
-        self.0.0.in_hand.store(false, Ordering::Relaxed);
-    }
-}
-
-impl<S> Patient<S> {
-    pub(super) const fn new(socket: S, patience: Duration, heads: Heads) -> Self {
-        Self { socket, patience, waiting: None, heads, head: None }
-    }
-
-    /// Follows the bytes of a head. The clock is started only when its rest is waited for, which a
-    /// head that comes in one piece never is.
-    fn heard(&mut self, cx: &mut Context<'_>, read: Poll<usize>) -> Poll<io::Result<()>> {
-        if self.heads.heard(read) {
-            let sleep = || Box::pin(tokio::time::sleep(HEAD_WITHIN));
-            return self.head.get_or_insert_with(sleep).as_mut().poll(cx).map(|()| {
-                let what = "the client did not finish the head of its request";
-                Err(io::Error::new(io::ErrorKind::TimedOut, what))
-            });
-        }
-        // Between two pieces of one head the clock runs on.
-        if read.is_pending() || self.heads.is_in_hand() {
-            self.head = None;
-        }
-        read.map(|_| Ok(()))
-    }
+struct Linger {
+    shut: bool,
+    until: Pin<Box<Sleep>>,
+    left: usize,
 }
 
 impl<S: AsyncWrite + Unpin> Patient<S> {
+    pub(super) const fn new(socket: S, patience: Patience, presence: Arc<Presence>) -> Self {
+        Self {
+            socket,
+            patience,
+            presence,
+            waiting: None,
+            lull: None,
+            seen: 0,
+            head_since: None,
+            idle_since: None,
+            linger: None,
+        }
+    }
+
     fn bound<T>(
         &mut self,
         cx: &mut Context<'_>,
         wrote: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
-            self.waiting = None;
+            if self.waiting.take().is_some() {
+                // The connection may be idle from here on: look at that again.
+                cx.waker().wake_by_ref();
+            }
             return wrote;
         }
-        let patience = self.patience;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        let patience = self.patience.write;
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(patience)));
         waiting.as_mut().poll(cx).map(|()| {
             Err(io::Error::new(io::ErrorKind::TimedOut, "the client stopped reading its answer"))
         })
     }
+
+    /// Forgets what was before the last request.
+    fn catch_up(&mut self) {
+        let begun = self.presence.begun();
+        if begun != self.seen {
+            self.seen = begun;
+            (self.head_since, self.idle_since) = (None, None);
+        }
+    }
+
+    /// Ready when the client has been waited for long enough.
+    fn poll_lull(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.presence.busy() || self.waiting.is_some() {
+            return Poll::Pending;
+        }
+        let deadline = match (self.head_since, self.patience) {
+            (Some(since), Patience { head: Some(head), .. }) => since + head,
+            (None, Patience { idle: Some(idle), .. }) => {
+                *self.idle_since.get_or_insert_with(Instant::now) + idle
+            }
+            _ => return Poll::Pending,
+        };
+        let lull = self.lull.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if lull.deadline() > deadline {
+            lull.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(lull.as_mut().poll(cx));
+            if lull.deadline() >= deadline {
+                return Poll::Ready(());
+            }
+            lull.as_mut().reset(deadline);
+        }
+    }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> Patient<S> {
+    /// Ends our side, then reads and forgets what the client still says.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let begin = || Linger { shut: false, until: Box::pin(sleep(LINGER)), left: LINGER_BYTES };
+        let linger = self.linger.get_or_insert_with(begin);
+        if !linger.shut {
+            ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
+            linger.shut = true;
+        }
+        let mut room = [0; 8192];
+        while linger.left > 0 && linger.until.as_mut().poll(cx).is_pending() {
+            let mut said = ReadBuf::new(&mut room);
+            let read = ready!(Pin::new(&mut self.socket).poll_read(cx, &mut said));
+            if read.is_err() || said.filled().is_empty() {
+                break;
+            }
+            linger.left = linger.left.saturating_sub(said.filled().len());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Patient<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = Pin::new(&mut self.socket).poll_read(cx, buf)?;
-        let bytes = buf.filled().len() - before;
-        self.heard(cx, read.map(|()| bytes))
+        let read = Pin::new(&mut self.socket).poll_read(cx, buf);
+        if self.patience.head.is_none() && self.patience.idle.is_none() {
+            return read;
+        }
+        self.catch_up();
+        if read.is_ready() {
+            if buf.filled().len() > before && !self.presence.busy() {
+                self.head_since.get_or_insert_with(Instant::now);
+            }
+            return read;
+        }
+        ready!(self.poll_lull(cx));
+        Poll::Ready(match self.head_since {
+            Some(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the head took too long")),
+            // As if the client had closed: hyper then closes in peace.
+            None => Ok(()),
+        })
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -163,6 +207,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.presence.unread() {
+            return self.poll_linger(cx);
+        }
         Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Upstream;
+use super::{Upstream, overload};
+use crate::gateway::Gateway;
 use crate::settings::HealthChecks;
 use crate::upstream::{Pool, fetch};
 
@@ -20,7 +21,7 @@ pub(super) async fn probe(pool: &Pool, checks: &HealthChecks) -> Result<(), Stri
 }
 
 /// Checks a worker for as long as it is registered.
-pub(super) async fn watch(upstream: Arc<Upstream>, checks: HealthChecks) {
+pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, checks: HealthChecks) {
     loop {
         tokio::time::sleep(checks.interval).await;
         let probed = probe(&upstream.pool, &checks).await;
@@ -33,6 +34,9 @@ pub(super) async fn watch(upstream: Arc<Upstream>, checks: HealthChecks) {
         };
         let ready = after == smg_decide::fleet::health::State::Ready;
         upstream.worker.set_healthy(ready);
+        if !ready {
+            overload::set(&gw, &upstream, false);
+        }
         upstream.meters.checked(passed, ready);
         if before != after {
             let worker = &*upstream.worker.url;

@@ -27,11 +27,13 @@ pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, polling: Lo
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        // Its spec may have changed since.
+        let overload = upstream.terms.load().overload;
         let mut ranks = if !upstream.worker.healthy() {
             // It may come back as another engine, which answers elsewhere.
             sources = Sources::new(model);
             Vec::new()
-        } else if polling.always || needed(&gw, &upstream) {
+        } else if polling.always || overload.is_on() || needed(&gw, &upstream) {
             sources.poll(&upstream.pool).await
         } else {
             Vec::new()
@@ -40,8 +42,12 @@ pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, polling: Lo
             ranks.retain(|rank| rank.dp_rank == own.at);
         }
         // No answer is no report: least_load then goes by what is in flight.
-        upstream.worker.load().set_report(sum(&ranks));
+        let report = sum(&ranks);
+        upstream.worker.load().set_report(report);
         meters.show(&ranks);
+        // It may have left ready while it was being asked.
+        let vetoed = overload.veto(report.as_ref()) && upstream.worker.healthy();
+        super::overload::set(&gw, &upstream, vetoed);
     }
 }
 

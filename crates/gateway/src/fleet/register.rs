@@ -98,7 +98,7 @@ fn look_after(gw: &Arc<Gateway>, upstream: &Arc<Upstream>) {
     let mut held = vec![reap.abort_handle()];
     match upstream.terms.load().checks.clone() {
         Some(checks) => {
-            let watch = super::health::watch(Arc::clone(upstream), checks);
+            let watch = super::health::watch(Arc::clone(gw), Arc::clone(upstream), checks);
             held.push(tasks::spawn_on(&gw.control, "health", watch).abort_handle());
         }
         None => upstream.trust(),

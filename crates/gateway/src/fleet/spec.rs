@@ -9,7 +9,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::Card;
-use crate::settings::{BreakerRules, Connections, HealthChecks, PolicyName, Settings};
+use crate::settings::{
+    BreakerRules, Connections, HealthChecks, OverloadRules, PolicyName, Settings,
+};
 
 /// A worker's spec: only what was said, so that the flags decide the rest whenever that is asked.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +27,7 @@ pub(crate) struct Spec {
     labels: BTreeMap<String, String>,
     health: Health,
     breaker: Breaker,
+    overload: Overload,
     pool: HttpPool,
 }
 
@@ -38,6 +41,7 @@ struct Typed {
     cost: Option<f64>,
     health: Option<Health>,
     circuit_breaker: Option<Breaker>,
+    overload: Option<Overload>,
     http_pool: Option<HttpPool>,
 }
 
@@ -66,6 +70,13 @@ struct Breaker {
     failure_threshold: Option<u32>,
     success_threshold: Option<u32>,
     timeout_secs: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Overload {
+    waiting_requests: Option<u32>,
+    token_usage: Option<f64>,
 }
 
 /// 001, "Connection Pools".
@@ -168,6 +179,15 @@ impl Spec {
         }
     }
 
+    /// When it has enough to do.
+    pub(crate) fn overload(&self, base: OverloadRules) -> OverloadRules {
+        let Overload { waiting_requests, token_usage } = self.overload;
+        OverloadRules {
+            waiting: waiting_requests.or(base.waiting),
+            token_usage: token_usage.or(base.token_usage),
+        }
+    }
+
     /// Its health checks; `None` when it has none.
     pub(crate) fn checks(&self, base: Option<&HealthChecks>) -> Option<HealthChecks> {
         let mut checks = base?.clone();
@@ -195,6 +215,7 @@ pub(crate) struct Terms {
     /// Bound on an exchange there, where it differs from the gateway's.
     pub(crate) timeout: Option<Duration>,
     pub(crate) breaker: BreakerRules,
+    pub(crate) overload: OverloadRules,
     pub(crate) connections: Connections,
 }
 
@@ -207,6 +228,7 @@ impl Terms {
             checks: spec.checks(settings.health.as_ref()),
             timeout: spec.pool.timeout_secs.map(Duration::from_secs),
             breaker: spec.breaker(settings.breaker),
+            overload: spec.overload(settings.loads.overload),
             connections: spec.connections(&settings.connections),
             spec,
         }
@@ -224,13 +246,15 @@ impl Typed {
         at_least_one("circuit_breaker.failure_threshold", failure_threshold.map(u64::from))?;
         at_least_one("circuit_breaker.success_threshold", success_threshold.map(u64::from))?;
         at_least_one("circuit_breaker.timeout_secs", timeout_secs)?;
+        let overload = self.overload.unwrap_or_default();
+        overload.check()?;
         pool.check()?;
         if cost.is_some_and(|cost| !cost.is_finite() || cost < 0.0) {
             return Err("'cost' must be 0 or more".to_owned());
         }
         let models = named.map(models).transpose()?;
         let labels = labels(typed.unwrap_or_default())?;
-        Ok(Spec { models, said, api_key, priority, cost, labels, health, breaker, pool })
+        Ok(Spec { models, said, api_key, priority, cost, labels, health, breaker, overload, pool })
     }
 }
 
@@ -251,6 +275,16 @@ impl Health {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Overload {
+    fn check(self) -> Result<(), Wrong> {
+        at_least_one("overload.waiting_requests", self.waiting_requests.map(u64::from))?;
+        if self.token_usage.is_some_and(|share| !OverloadRules::is_share(share)) {
+            return Err("'overload.token_usage' must be above 0 and up to 1".to_owned());
+        }
+        Ok(())
     }
 }
 

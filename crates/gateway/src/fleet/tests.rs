@@ -21,6 +21,7 @@ fn join(roster: &Roster, meters: &Meters, url: &str, card: Card) {
         checks: None,
         timeout: None,
         breaker: BreakerRules::OFF,
+        overload: crate::settings::OverloadRules::OFF,
         connections,
     };
     let pool = Arc::new(Pool::new(

@@ -82,7 +82,8 @@ fn outgoing(held: &Held<'_>, upstream: &Upstream) -> Bytes {
         let edit = Edit { name: "data_parallel_rank", value: &rank.at.to_string() };
         splice::set(held.body, &[edit])
     });
-    told.map_or_else(|| held.body.clone(), Bytes::from)
+    let written = |body| held.gw.limits.upload.rewritten(body);
+    told.map_or_else(|| held.body.clone(), written)
 }
 
 /// What the body is.

@@ -5,6 +5,9 @@ use smg_decide::retry::Fault;
 use smg_wire::error::Refusal;
 use smg_wire::json::Bad;
 
+use crate::fleet::Group;
+use crate::gateway::Gateway;
+
 /// A send that failed.
 pub(super) fn failed(fault: Fault) -> Refusal {
     let what = match fault {
@@ -23,6 +26,16 @@ pub(super) fn failed(fault: Fault) -> Refusal {
 pub(super) fn unavailable(what: String) -> Refusal {
     let status = StatusCode::SERVICE_UNAVAILABLE;
     Refusal { retry_after: Some(1), ..Refusal::new(status, "no_available_workers", what) }
+}
+
+/// Every worker that could take the request has enough to do; the next poll may say otherwise.
+pub(super) fn shed(gw: &Gateway, group: &Group) -> Refusal {
+    let what = format!("Every worker of '{}' is overloaded (--worker-overload-…).", group.model);
+    let next_poll = gw.settings.loads.interval.as_secs();
+    Refusal {
+        retry_after: Some(u32::try_from(next_poll).unwrap_or(u32::MAX)),
+        ..Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "worker_overload_protection_shed", what)
+    }
 }
 
 /// A body that no worker should see.

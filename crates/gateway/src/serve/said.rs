@@ -51,12 +51,11 @@ impl<'a> Said<'a> {
     }
 
     /// The body with the model that an alias stands for.
-    pub(super) fn renamed(&self, body: &Bytes, model: &str) -> Bytes {
+    pub(super) fn renamed(&self, body: &Bytes, model: &str) -> Option<Vec<u8>> {
         let edit = Edit { name: "model", value: &splice::quoted(model) };
-        let renamed = match &self.form {
+        match &self.form {
             Some(form) => form.renamed(body, model),
             None => splice::set(body, &[edit]),
-        };
-        renamed.map_or_else(|| body.clone(), Bytes::from)
+        }
     }
 }

@@ -10,6 +10,8 @@ mod access;
 #[cfg(test)]
 mod admin;
 #[cfg(test)]
+mod admission;
+#[cfg(test)]
 mod aliases;
 #[cfg(test)]
 mod answers;
@@ -28,9 +30,13 @@ mod failover;
 #[cfg(test)]
 mod framing;
 #[cfg(test)]
+mod idle_clients;
+#[cfg(test)]
 mod leaving;
 #[cfg(test)]
 mod metrics;
+#[cfg(test)]
+mod overload;
 #[cfg(test)]
 mod pools;
 #[cfg(test)]
@@ -45,6 +51,7 @@ mod routes;
 mod slow_readers;
 #[cfg(test)]
 mod stickiness;
+mod uploads;
 #[cfg(test)]
 mod usage;
 #[cfg(test)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use smg_gateway::Gateway;
 use smg_gateway::settings::{
-    Access, Bodies, BreakerRules, BucketRules, CacheParams, Connections, Eviction, ExpectedWait,
-    HealthChecks, LoadPolling, Placement, PolicyName, PrefixRules, RetryRules, Settings, Startup,
-    Sticky, Thresholds,
+    Access, Bodies, BreakerRules, BucketRules, CacheParams, Clients, Connections, Eviction,
+    ExpectedWait, HealthChecks, LoadPolling, OverloadRules, Placement, PolicyName, PrefixRules,
+    RetryRules, Settings, Startup, Sticky, Thresholds,
 };
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -210,9 +210,24 @@ fn settings(workers: &[&Worker]) -> Settings {
         }),
         placement: placement(),
         index_sweep: None,
-        loads: LoadPolling { interval: Duration::from_secs(10), always: false },
+        loads: LoadPolling {
+            interval: Duration::from_secs(10),
+            always: false,
+            overload: OverloadRules::OFF,
+        },
         sticky: Sticky { key_override: false, ..sticky() },
-        bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },
+        admission: None,
+        bodies: Bodies {
+            max_payload: 1 << 20,
+            max_buffered: 1 << 20,
+            max_buffered_total: None,
+            timeout: TIMEOUT,
+        },
+        clients: Clients {
+            max_header_bytes: 64 << 10,
+            header_timeout: Some(Duration::from_secs(30)),
+            idle_timeout: None,
+        },
         connections: Connections {
             idle_timeout: Some(Duration::from_secs(3)),
             max_idle: 500,

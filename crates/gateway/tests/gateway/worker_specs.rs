@@ -169,6 +169,29 @@ async fn a_workers_own_breaker_holds() {
     assert_eq!(state, Some(0.0));
 }
 
+/// Nothing but its own spec asks for its load, and a change counts from the next report on.
+#[tokio::test(start_paused = true)]
+async fn a_workers_own_overload_rules_hold() {
+    let w = Worker::new("w1");
+    w.reports(2, 0.5);
+    let (rig, at) = with_spec(&w, r#""overload":{"waiting_requests":2}"#).await;
+    settle().await;
+    rig.chat(CHAT).await.is_refusal(503, "worker_overload_protection_shed");
+    for (overload, status) in [
+        (r#"{"waiting_requests":3}"#, 200),
+        (r#"{"token_usage":0.5}"#, 503),
+        (r#"{"token_usage":0.51}"#, 200),
+        (r#"{"waiting_requests":1}"#, 503),
+        ("null", 200),
+    ] {
+        let spec = format!(r#"{{"overload":{overload}}}"#);
+        assert_eq!(rig.ask("PATCH", &at, &spec).await.status, 200);
+        later(10.0).await;
+        settle().await;
+        assert_eq!(rig.chat(CHAT).await.status, status, "{overload}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_key_is_kept_and_never_shown() {
     let w = Worker::new("w1");

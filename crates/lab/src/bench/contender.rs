@@ -108,12 +108,14 @@ impl Programs {
         }
     }
 
-    /// Starts a contender before these workers, and returns where it listens. It need not be ready yet.
+    /// Starts a contender before these workers, and returns where it listens. It need not be ready yet. `more` goes to
+    /// the end of its command line.
     pub(crate) fn start(
         &self,
         contender: Contender,
         routing: Routing,
         workers: &[SocketAddr],
+        more: &[&str],
     ) -> Result<(Group, SocketAddr), String> {
         let address = free_address()?;
         let mut command = Command::new(self.path(contender));
@@ -130,6 +132,7 @@ impl Programs {
                 command.arg("-db").arg("-f").arg(file);
             }
         }
+        command.args(more);
         let name = contender.label().replace(' ', "-").to_lowercase();
         let group = Group::start(command, &self.scratch.join(format!("{name}.log")))?;
         Ok((group, address))

@@ -100,9 +100,28 @@ pub(crate) struct LoadFlags {
     #[arg(long, value_name = "SECS", default_value_t = 10, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) load_monitor_interval: i64,
 
-    /// Poll only workers whose policy goes by load
+    /// Poll only workers whose policy or overload protection goes by load
     #[arg(long)]
     pub(crate) disable_load_monitoring: bool,
+
+    /// Send nothing to a worker that reports this many waiting requests or more
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole)]
+    pub(crate) worker_overload_waiting_requests: Option<i64>,
+
+    /// Send nothing to a worker that reports this share of its KV cache in use or more
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = number)]
+    pub(crate) worker_overload_token_usage: Option<f64>,
+
+    /// Without one of the two above: --worker-overload-token-usage 0.9
+    #[arg(long)]
+    pub(crate) worker_overload_protection: bool,
+
+    // Of other versions; understood so that they can be explained.
+    #[arg(long, hide = true)]
+    pub(crate) disable_worker_overload_protection: bool,
+
+    #[arg(long, hide = true)]
+    pub(crate) worker_overload_shed: bool,
 }
 
 /// `--policy`.

@@ -2,11 +2,11 @@
 //! value out of range is a typing error that would wait for the day the policy changes.
 
 use smg_gateway::settings::{
-    BucketRules, CacheParams, CacheRules, ExpectedWait, LoadPolling, Placement, PolicyName,
-    PrefixRules,
+    BucketRules, CacheParams, CacheRules, ExpectedWait, LoadPolling, OverloadRules, Placement,
+    PolicyName, PrefixRules,
 };
 
-use super::{Complaint, Meant, count, fraction, positive, positive_secs, unsigned};
+use super::{Complaint, Meant, count, fraction, positive, positive_secs, small, unsigned};
 use crate::flags::{LoadFlags, PlacementFlags, PolicyChoice};
 
 /// How requests that no pin decides get their worker; `workers` is how many are configured.
@@ -28,7 +28,36 @@ pub(super) fn loads(flags: &LoadFlags) -> Meant<LoadPolling> {
     Ok(LoadPolling {
         interval: positive_secs("--load-monitor-interval", flags.load_monitor_interval)?,
         always: !flags.disable_load_monitoring,
+        overload: overload(flags)?,
     })
+}
+
+fn overload(flags: &LoadFlags) -> Meant<OverloadRules> {
+    for (typed, flag, why) in [
+        (
+            flags.disable_worker_overload_protection,
+            "--disable-worker-overload-protection",
+            "overload protection is off unless a --worker-overload-… flag asks for it; leave this out",
+        ),
+        (
+            flags.worker_overload_shed,
+            "--worker-overload-shed",
+            "requests are always shed when every worker is overloaded; leave this out",
+        ),
+    ] {
+        if typed {
+            return Err(Complaint(format!("{flag}: {why}")));
+        }
+    }
+    let waiting = flags.worker_overload_waiting_requests;
+    let waiting = waiting.map(|n| count("--worker-overload-waiting-requests", n)).transpose()?;
+    let flag = "--worker-overload-token-usage";
+    let share = |usage| fraction(flag, usage, OverloadRules::is_share, "above 0, up to 1");
+    let mut token_usage = flags.worker_overload_token_usage.map(share).transpose()?;
+    if flags.worker_overload_protection && waiting.is_none() && token_usage.is_none() {
+        token_usage = Some(OverloadRules::DEFAULT_TOKEN_USAGE);
+    }
+    Ok(OverloadRules { waiting, token_usage })
 }
 
 fn policy(choice: PolicyChoice, workers: usize) -> Meant<PolicyName> {
@@ -118,9 +147,4 @@ fn cache(flags: &PlacementFlags) -> Meant<CacheParams> {
 
 fn factor(flag: &str, value: f64) -> Meant<f64> {
     fraction(flag, value, |factor| factor >= 1.0, "1 or more")
-}
-
-/// Zero or a [`count`].
-fn small(flag: &str, value: i64) -> Meant<u32> {
-    if value == 0 { Ok(0) } else { unsigned(flag, value).and_then(|_| count(flag, value)) }
 }

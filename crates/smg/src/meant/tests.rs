@@ -128,6 +128,20 @@ const REFUSED: &[&str] = &[
     "--bucket-adjust-interval-secs 4294967296",
     "--balance-abs-threshold -1",
     "--balance-rel-threshold 0.5",
+    "--max-buffered-total-bytes -1",
+    "--buffered-body-timeout-secs 0",
+    "--max-header-bytes 8191",
+    "--header-read-timeout-secs -1",
+    "--idle-connection-timeout-secs -1",
+    "--queue-size -1",
+    "--queue-timeout-secs 0",
+    "--rate-limit-tokens-per-second -1",
+    "--rate-limit-tokens-per-second 5",
+    "--worker-overload-waiting-requests 0",
+    "--worker-overload-token-usage 0",
+    "--worker-overload-token-usage 1.1",
+    "--disable-worker-overload-protection",
+    "--worker-overload-shed",
 ];
 
 #[test]
@@ -219,4 +233,42 @@ fn cache_aware_is_the_default_and_needs_its_sweep() {
         );
     }
     assert!(meant("--policy random --eviction-interval 0").unwrap().index_sweep.is_none());
+}
+
+#[test]
+fn any_number_of_requests_run_until_a_limit_is_given() {
+    let admission = |typed: &str| meant(&format!("--policy random {typed}")).unwrap().admission;
+    for off in ["", "--max-concurrent-requests 0", "--max-concurrent-requests=-7"] {
+        assert_eq!(admission(off), None, "{off}");
+    }
+    let rules = admission("--max-concurrent-requests 5").unwrap();
+    assert_eq!((rules.limit, rules.queue, rules.wait_ms, rules.rate), (5, 100, 60_000, None));
+    let typed = "--max-concurrent-requests 5 --queue-size 0 --queue-timeout-secs 0";
+    assert_eq!(admission(typed).unwrap().queue, 0);
+    let rated = |rate| admission(&format!("{typed} --rate-limit-tokens-per-second {rate}"));
+    assert_eq!((rated(0).unwrap().rate, rated(9).unwrap().rate), (None, Some(9)));
+}
+
+#[test]
+fn bodies_may_hold_a_quarter_of_the_memory_and_take_as_long_as_a_request() {
+    let bodies = |typed: &str| meant(&format!("--policy random {typed}")).unwrap().bodies;
+    let default = bodies("--request-timeout-secs 7");
+    assert_eq!(default.max_buffered_total, crate::memory::total().map(|all| all / 4));
+    assert_eq!(default.timeout.as_secs(), 7);
+    let typed = bodies("--max-buffered-total-bytes 5 --buffered-body-timeout-secs 9");
+    assert_eq!((typed.max_buffered_total, typed.timeout.as_secs()), (Some(5), 9));
+    assert_eq!(bodies("--max-buffered-total-bytes 0").max_buffered_total, None);
+}
+
+#[test]
+fn overload_protection_is_off_until_a_flag_asks_for_it() {
+    for (typed, waiting, token_usage) in [
+        ("", None, None),
+        ("--worker-overload-protection", None, Some(0.9)),
+        ("--worker-overload-protection --worker-overload-waiting-requests 3", Some(3), None),
+        ("--worker-overload-token-usage 1", None, Some(1.0)),
+    ] {
+        let overload = meant(&format!("--policy random {typed}")).unwrap().loads.overload;
+        assert_eq!((overload.waiting, overload.token_usage), (waiting, token_usage), "{typed}");
+    }
 }

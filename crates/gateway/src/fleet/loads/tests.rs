@@ -97,7 +97,11 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
         health: None,
         placement: placement(policy),
         index_sweep: None,
-        loads: LoadPolling { interval: Duration::from_secs(10), always },
+        loads: LoadPolling {
+            interval: Duration::from_secs(10),
+            always,
+            overload: crate::settings::OverloadRules::OFF,
+        },
         sticky: Sticky {
             key_override: false,
             headers: Vec::new(),
@@ -106,7 +110,18 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             max_keys: None,
             snapshot: None,
         },
-        bodies: Bodies { max_payload: 1 << 20, max_buffered: 1 << 20 },
+        admission: None,
+        bodies: Bodies {
+            max_payload: 1 << 20,
+            max_buffered: 1 << 20,
+            max_buffered_total: None,
+            timeout: Duration::from_secs(60),
+        },
+        clients: crate::settings::Clients {
+            max_header_bytes: 64 << 10,
+            header_timeout: None,
+            idle_timeout: None,
+        },
         connections: CONNECTIONS,
         request_timeout: Duration::from_secs(60),
         retry: crate::settings::RetryRules {

@@ -34,6 +34,9 @@ fn what_is_not_said_stays_with_the_flags() {
     let connections = spec.connections(&CONNECTIONS);
     assert_eq!((connections.idle_timeout, connections.max_idle), (CONNECTIONS.idle_timeout, 500));
     assert_eq!(spec.breaker(RULES), RULES);
+    assert_eq!(spec.overload(OverloadRules::OFF), OverloadRules::OFF);
+    let either = OverloadRules { waiting: Some(8), token_usage: Some(0.8) };
+    assert_eq!(spec.overload(either), either);
     assert_eq!(spec.checks(Some(&checks())).unwrap().endpoint, "/health");
     assert!(spec.checks(None).is_none() && spec.models.is_none());
 }
@@ -46,6 +49,7 @@ fn each_override_beats_its_flag() {
         "circuit_breaker": {"failure_threshold": 1, "success_threshold": 2, "timeout_secs": 3},
         "health": {"interval_secs": 1, "timeout_secs": 2, "failure_threshold": 4,
                    "success_threshold": 5, "endpoint": "/ok"},
+        "overload": {"waiting_requests": 7},
     }))
     .unwrap();
     let connections = spec.connections(&CONNECTIONS);
@@ -53,6 +57,8 @@ fn each_override_beats_its_flag() {
     assert_eq!(connections.connect_timeout.as_secs(), 2);
     let rules = BreakerRules { failures: Some(1), successes: 2, timeout_ms: 3000 };
     assert_eq!(spec.breaker(RULES), rules);
+    let overload = spec.overload(OverloadRules { waiting: Some(8), token_usage: Some(0.8) });
+    assert_eq!((overload.waiting, overload.token_usage), (Some(7), Some(0.8)));
     let checks = spec.checks(Some(&checks())).unwrap();
     assert_eq!((checks.interval.as_secs(), checks.timeout.as_secs()), (1, 2));
     assert_eq!((checks.thresholds.failure, checks.thresholds.success), (4, 5));
@@ -67,6 +73,9 @@ fn what_cannot_be_meant_is_refused_by_the_name_of_its_field() {
     for (spec, named) in [
         (json!({"prioritty": 1}), "prioritty"),
         (json!({"http_pool": {"idle": 1}}), "idle"),
+        (json!({"overload": {"usage": 1}}), "usage"),
+        (json!({"overload": {"waiting_requests": 0}}), "overload.waiting_requests"),
+        (json!({"overload": {"token_usage": 1.01}}), "overload.token_usage"),
         (json!({"http_pool": {"http2": true}}), "http2"),
         (json!({"http_pool": {"timeout_secs": 0}}), "http_pool.timeout_secs"),
         (json!({"http_pool": {"connect_timeout_secs": u64::MAX}}), "connect_timeout_secs"),

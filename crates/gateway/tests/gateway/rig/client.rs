@@ -139,6 +139,15 @@ impl Client {
         reply
     }
 
+    /// What is left of a chunked answer whose head is read.
+    pub(crate) async fn reply_body(&mut self) -> String {
+        let mut body = Vec::new();
+        while let Some(chunk) = self.chunk().await.filter(|chunk| !chunk.is_empty()) {
+            body.extend(chunk);
+        }
+        String::from_utf8(body).expect("text")
+    }
+
     /// The head of the next answer.
     pub(crate) async fn head(&mut self) -> Reply {
         let end = |unread: &[u8]| unread.windows(4).position(|four| four == b"\r\n\r\n");

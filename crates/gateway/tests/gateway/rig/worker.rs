@@ -27,8 +27,8 @@ struct Probes {
     models: Vec<&'static str>,
     info: Option<&'static str>,
     loads: Option<&'static str>,
-    /// What `/loads` says, if it is there.
-    waiting: Option<u32>,
+    /// The whole answer of `/loads`, if it is there.
+    report: Option<String>,
     /// Paths it knows besides, queries left out, and what is there.
     pages: Vec<(String, String)>,
 }
@@ -94,7 +94,7 @@ impl Worker {
                 models: models.to_vec(),
                 info: None,
                 loads: None,
-                waiting: None,
+                report: None,
                 pages: Vec::new(),
             },
             scripts: VecDeque::new(),
@@ -161,7 +161,20 @@ impl Worker {
 
     /// Reports this many waiting requests when it is asked for its load.
     pub(crate) fn waiting(&self, requests: u32) {
-        self.tell(|story| story.probes.waiting = Some(requests));
+        self.reports(requests, 0.0);
+    }
+
+    /// Reports requests waiting and the share of its KV cache in use.
+    pub(crate) fn reports(&self, waiting: u32, token_usage: f64) {
+        let load = format!(
+            r#"{{"loads":[{{"num_waiting_reqs":{waiting},"token_usage":{token_usage}}}]}}"#
+        );
+        self.tell(|story| story.probes.report = Some(json(&load)));
+    }
+
+    /// It cannot say what its load is.
+    pub(crate) fn reports_nothing(&self) {
+        self.tell(|story| story.probes.report = Some(answer("500 Not Now", &[], "")));
     }
 
     /// Answers a GET of this path with JSON.
@@ -292,10 +305,9 @@ impl Connection {
                     Some(json(&format!(r#"{{"data":[{}]}}"#, ids.join(","))))
                 }
                 path => {
-                    let waiting = story.probes.waiting.filter(|_| path.starts_with("/loads?"));
-                    if let Some(n) = waiting {
-                        let loads = format!(r#"{{"loads":[{{"num_waiting_reqs":{n}}}]}}"#);
-                        return Some(json(&loads));
+                    let report = story.probes.report.clone();
+                    if let Some(report) = report.filter(|_| path.starts_with("/loads?")) {
+                        return Some(report);
                     }
                     let said = match path.split('?').next() {
                         Some("/server_info") => story.probes.info,
