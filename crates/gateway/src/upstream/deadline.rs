@@ -58,7 +58,7 @@ mod tests {
             let waker = Waker::from(Arc::clone(rings));
             assert!(deadline.poll(&mut Context::from_waker(&waker)).is_pending());
         }
-        tokio::time::sleep(Duration::from_secs(6)).await;
+        tokio::time::advance(Duration::from_secs(6)).await;
         let waker = Waker::from(Arc::clone(&last));
         assert!(deadline.poll(&mut Context::from_waker(&waker)).is_ready());
         assert_eq!(first.0.load(Ordering::Relaxed), 0);
