@@ -51,6 +51,7 @@ mod routes;
 mod slow_readers;
 #[cfg(test)]
 mod stickiness;
+#[cfg(test)]
 mod uploads;
 #[cfg(test)]
 mod usage;
