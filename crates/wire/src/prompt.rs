@@ -7,6 +7,10 @@ use serde_json::value::RawValue;
 use crate::json::Fields;
 use crate::route::Prompt as Place;
 
+/// How deep text is looked for in a content. A tool's result among blocks takes five lists and objects;
+/// each level reads what is below it once more, so that the depth of the body must not count.
+const MAX_NESTED: usize = 8;
+
 /// What an engine will have to read, as far as the body says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Prompt<'a> {
@@ -36,13 +40,13 @@ pub fn of<'a>(place: Place, fields: &Fields<'a>) -> Prompt<'a> {
 fn messages<'a>(fields: &Fields<'a>) -> Prompt<'a> {
     let mut parts = Vec::new();
     if let Some(system) = fields.prompt_field("system") {
-        texts(system, &mut parts);
+        texts(system, MAX_NESTED, &mut parts);
     }
     let messages = fields.prompt_field("messages").unwrap_or("[]");
     // A list of something else than messages is the worker's to refuse.
     let messages: Vec<Message<'_>> = serde_json::from_str(messages).unwrap_or_default();
     for content in messages.iter().filter_map(|message| message.content) {
-        texts(content.get(), &mut parts);
+        texts(content.get(), MAX_NESTED, &mut parts);
     }
     text_or_unknown(parts)
 }
@@ -55,7 +59,7 @@ fn field(raw: &str) -> Prompt<'_> {
         return Prompt::Tokens(ids);
     }
     let mut parts = Vec::new();
-    texts(raw, &mut parts);
+    texts(raw, MAX_NESTED, &mut parts);
     text_or_unknown(parts)
 }
 
@@ -64,18 +68,19 @@ fn text_or_unknown(parts: Vec<&str>) -> Prompt<'_> {
 }
 
 /// Collects the text of a content: a string, or a list of strings and of blocks, whose own `text`
-/// and `content` count. Nesting is bounded by the body's.
-fn texts<'a>(raw: &'a str, parts: &mut Vec<&'a str>) {
+/// and `content` count, `levels` of lists and objects deep.
+fn texts<'a>(raw: &'a str, levels: usize, parts: &mut Vec<&'a str>) {
     match raw.as_bytes().first() {
         Some(b'"') => parts.extend(raw.get(1..raw.len().saturating_sub(1))),
+        _ if levels == 0 => {}
         Some(b'[') => {
             let items: Vec<&RawValue> = serde_json::from_str(raw).unwrap_or_default();
-            items.iter().for_each(|item| texts(item.get(), parts));
+            items.iter().for_each(|item| texts(item.get(), levels - 1, parts));
         }
         Some(b'{') => {
             let Ok(block) = serde_json::from_str::<Block<'_>>(raw) else { return };
             for raw in [block.text, block.content].into_iter().flatten() {
-                texts(raw.get(), parts);
+                texts(raw.get(), levels - 1, parts);
             }
         }
         _ => {}
@@ -132,6 +137,21 @@ mod tests {
         }
         let ids = r#"{"input_ids":[7],"text":null}"#;
         assert_eq!(prompt(Place::TextOrIds, ids), Prompt::Tokens(vec![7]));
+    }
+
+    #[test]
+    fn text_is_found_as_deep_as_anybody_writes_it_and_no_deeper() {
+        let at = |levels: usize| {
+            let (open, close) = (r#"{"content":["#.repeat(levels / 2), "]}".repeat(levels / 2));
+            let (open, close) = match levels % 2 {
+                0 => (open, close),
+                _ => (format!("[{open}"), format!("{close}]")),
+            };
+            let body = format!(r#"{{"messages":[{{"content":{open}"a"{close}}}]}}"#);
+            prompt(Place::Messages, &body) == Prompt::Text(vec!["a"])
+        };
+        assert!((0..=MAX_NESTED).all(at));
+        assert!(!(MAX_NESTED + 1..120).any(at));
     }
 
     #[test]
