@@ -34,7 +34,7 @@ use crate::{admin, serve, tasks};
 pub(crate) type Reply = Response<ReplyBody>;
 
 /// Pause after a failed accept: out of file descriptors, mostly, which only time can mend.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Most bytes read ahead of, or written behind, one connection to a worker.
 pub(crate) const MAX_HELD_BYTES: usize = 64 * 1024;
@@ -171,7 +171,7 @@ fn refused(
         let what =
             format!("{} does not answer {}; it answers {allow}.", row.path, request.method());
         let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", what);
-        let mut reply = refuse(&refusal, Dialect::OpenAi);
+        let mut reply = refuse(&refusal, dialect(row));
         if let Ok(allow) = HeaderValue::from_str(&allow) {
             reply.headers_mut().insert(header::ALLOW, allow);
         }
@@ -194,10 +194,14 @@ fn refused(
     None
 }
 
+/// In whose words a route refuses.
+fn dialect(row: &Row) -> Dialect {
+    row.inference.as_ref().map_or(Dialect::OpenAi, |inference| inference.dialect)
+}
+
 /// The answer to somebody who may not come in; nobody reads the body that comes after it.
 fn unwelcome(refusal: &Refusal, row: &Row) -> Reply {
-    let dialect = row.inference.as_ref().map_or(Dialect::OpenAi, |inference| inference.dialect);
-    let mut reply = refuse(refusal, dialect);
+    let mut reply = refuse(refusal, dialect(row));
     if refusal.status == StatusCode::UNAUTHORIZED {
         let bearer = HeaderValue::from_static("Bearer");
         reply.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);

@@ -164,6 +164,14 @@ impl Gateway {
         crate::admin::listen_metrics(self, listener).await;
     }
 
+    /// Answers one scrape that came through this connection.
+    pub async fn scraped(
+        self: Arc<Self>,
+        socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) {
+        crate::admin::scraped(self, socket).await;
+    }
+
     /// What `GET /metrics` answers; empty if a metric cannot be written.
     #[must_use]
     pub fn metrics_text(&self) -> String {

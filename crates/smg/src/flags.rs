@@ -7,10 +7,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod access;
 mod limits;
+mod others;
 mod placement;
 
 pub(crate) use access::AccessFlags;
 pub(crate) use limits::LimitFlags;
+pub(crate) use others::OtherFlags;
 pub(crate) use placement::{LoadFlags, PlacementFlags, PolicyChoice};
 
 /// A sticky model gateway: every request of a conversation lands where its KV cache already is.
@@ -138,6 +140,9 @@ pub(crate) struct Flags {
 
     #[command(flatten)]
     pub(crate) process: ProcessFlags,
+
+    #[command(flatten)]
+    pub(crate) others: OtherFlags,
 }
 
 #[derive(Clone, Debug, Args)]

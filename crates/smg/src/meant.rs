@@ -18,6 +18,7 @@ use crate::flags::{AssignmentChoice, Flags, HealthFlags, PolicyChoice, RetryFlag
 
 mod access;
 mod limits;
+mod others;
 mod placement;
 
 /// A flag that cannot be meant.
@@ -40,6 +41,7 @@ type Meant<T> = Result<T, Complaint>;
 
 /// What the flags come to.
 pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
+    others::refuse(&flags.others)?;
     let workers = workers(&flags.worker_urls)?;
     Ok(Settings {
         listen: address(("--host", &flags.host), ("--port", flags.port))?,

@@ -142,6 +142,8 @@ const REFUSED: &[&str] = &[
     "--worker-overload-token-usage 1.1",
     "--disable-worker-overload-protection",
     "--worker-overload-shed",
+    "--enable-mesh",
+    "--enable-wasm",
 ];
 
 #[test]
