@@ -10,6 +10,8 @@ use super::payload::MODEL;
 #[derive(Debug)]
 pub(crate) struct Engines {
     members: Vec<Member>,
+    /// What each is told at its start.
+    profile: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -19,13 +21,15 @@ struct Member {
 }
 
 impl Engines {
-    /// Starts so many. They answer by the time this returns.
-    pub(crate) fn start(count: usize) -> Result<Self, String> {
+    /// Starts so many, with these flags of `lab engine`. They answer by the time this returns.
+    pub(crate) fn start(count: usize, profile: &[&str]) -> Result<Self, String> {
+        let profile: Vec<String> = profile.iter().map(|&word| word.to_owned()).collect();
         let start = |_| {
-            let (process, address) = start(0)?;
+            let (process, address) = start(0, &profile)?;
             Ok(Member { address, process: Some(process) })
         };
-        Ok(Self { members: (0..count).map(start).collect::<Result<_, String>>()? })
+        let members = (0..count).map(start).collect::<Result<_, String>>()?;
+        Ok(Self { members, profile })
     }
 
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
@@ -50,7 +54,7 @@ impl Engines {
     /// Starts an engine that was killed, with an empty cache.
     pub(crate) fn revive(&mut self, engine: usize) -> Result<(), String> {
         if let Some(member) = self.members.get_mut(engine) {
-            member.process = Some(start(member.address.port())?.0);
+            member.process = Some(start(member.address.port(), &self.profile)?.0);
         }
         Ok(())
     }
@@ -64,9 +68,11 @@ impl Engines {
     }
 }
 
-fn start(port: u16) -> Result<(Group, SocketAddr), String> {
+fn start(port: u16, profile: &[String]) -> Result<(Group, SocketAddr), String> {
     let port = port.to_string();
-    let (group, line) = Group::lab(&["engine", "--attached", "--model", MODEL, "--port", &port])?;
+    let mut words = vec!["engine", "--attached", "--model", MODEL, "--port", &port];
+    words.extend(profile.iter().map(String::as_str));
+    let (group, line) = Group::lab(&words)?;
     let address = line.strip_prefix("ready http://").and_then(|address| address.parse().ok());
     let address = address.ok_or_else(|| format!("an engine said \"{line}\" instead of its URL"))?;
     Ok((group, address))

@@ -20,6 +20,9 @@ const ENGINES: usize = 4;
 /// The one that is killed.
 const VICTIM: usize = 0;
 
+/// Cache blocks of an engine: room for all conversations, so that no engine forgets any because another died.
+const BLOCKS: &str = "65536";
+
 /// What the 99th percentile may grow by.
 const LIMIT: f64 = 1.5;
 
@@ -27,11 +30,15 @@ const LIMIT: f64 = 1.5;
 #[derive(Clone, Debug, clap::Args)]
 pub struct KillOneArgs {
     /// How many conversations there are.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 48)]
     conversations: usize,
     /// Turns of each; the engine is killed in the middle of them.
-    #[arg(long, default_value_t = 120)]
+    #[arg(long, default_value_t = 60)]
     turns: usize,
+    /// Prompt tokens an engine reads per second. The slower, the longer those that lost their engine keep the others'
+    /// engines busy with reading their histories again.
+    #[arg(long, default_value_t = 40_000)]
+    prefill_rate: u32,
     /// Decides the texts and the order of play.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -49,7 +56,9 @@ async fn run(args: &KillOneArgs) -> Result<bool, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let programs = Programs::find(&root, &[Contender::Ours], args.gateway.as_deref())?;
     raise_file_limit();
-    let mut engines = Engines::start(ENGINES)?;
+    let rate = args.prefill_rate.to_string();
+    let profile = ["--blocks", BLOCKS, "--prefill-rate", &rate];
+    let mut engines = Engines::start(ENGINES, &profile)?;
     let victim = engines.url(VICTIM);
     let Started { mut group, address, metrics } =
         programs.start(Contender::Ours, Routing::Sticky, &engines.addresses(), &[])?;
@@ -58,15 +67,14 @@ async fn run(args: &KillOneArgs) -> Result<bool, String> {
         model: MODEL.to_owned(),
         conversations: args.conversations,
         turns: args.turns,
-        concurrency: args.conversations / 2,
+        concurrency: args.conversations / 4,
         naming: Naming::Header("x-smg-routing-key".to_owned()),
         seed: args.seed,
         first_words: 60,
-        turn_words: 20,
-        reply_tokens: 8,
+        turn_words: 10,
         ..Script::default()
     };
-    // In the middle of a round, while half of the conversations are speaking.
+    // In the middle of a round, while others are speaking.
     let round = args.turns / 2 + 1;
     let mut left = args.conversations * (round - 1) + args.conversations / 2;
     let mut watch = |_: &Turn| {

@@ -60,7 +60,7 @@ async fn run(args: &SoakArgs) -> Result<bool, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let programs = Programs::find(&root, &[Contender::Ours], args.gateway.as_deref())?;
     raise_file_limit();
-    let engines = Engines::start(ENGINES)?;
+    let engines = Engines::start(ENGINES, &[])?;
     let timeout = TIMEOUT.as_secs().to_string();
     let more = [&["--request-timeout-secs", &*timeout][..], &SETTINGS].concat();
     let started = programs.start(Contender::Ours, Routing::Sticky, &engines.addresses(), &more)?;
