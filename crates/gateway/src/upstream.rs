@@ -4,8 +4,10 @@ mod dial;
 mod exchange;
 mod origin;
 mod pool;
+mod tls;
 
 pub use dial::{Dial, Socket, TcpDial};
 pub(crate) use exchange::{Exchange, Message, Question, ask, deadline, fetch, send};
 pub use origin::{Origin, OriginError};
 pub(crate) use pool::{Outgoing, Pool};
+pub use tls::WorkerTls;

@@ -11,6 +11,7 @@ use smg_gateway::settings::{
     ExpectedWait, HealthChecks, LoadPolling, OverloadRules, Placement, PolicyName, PrefixRules,
     RetryRules, Settings, Startup, Sticky, Thresholds,
 };
+use smg_gateway::upstream::WorkerTls;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -193,6 +194,7 @@ fn settings(workers: &[&Worker]) -> Settings {
         listen: anywhere,
         metrics: anywhere,
         duration_buckets: vec![1.0],
+        tls: None,
         access: Access::default(),
         workers: workers.iter().map(|worker| worker.origin()).collect(),
         aliases: std::collections::BTreeMap::new(),
@@ -233,6 +235,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             max_idle: 500,
             connect_timeout: Duration::from_secs(10),
         },
+        worker_tls: WorkerTls::default(),
         retry: RetryRules {
             attempts: 1,
             initial_ms: 50,
