@@ -41,7 +41,9 @@ impl Identity {
     pub fn of(certificate: &[u8], key: &[u8]) -> Result<Self, Unfit> {
         let chain = certificates(certificate).map_err(Unfit::Certificate)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-            Unfit::Key("holds no private key in PEM; one under a passphrase must be decrypted first")
+            Unfit::Key(
+                "holds no private key in PEM; one under a passphrase must be decrypted first",
+            )
         })?;
         match CertifiedKey::from_der(chain, key, &provider()) {
             Ok(identity) => Ok(Self(Arc::new(identity))),

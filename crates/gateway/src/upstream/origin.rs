@@ -35,7 +35,10 @@ impl fmt::Display for OriginError {
         match self {
             Self::Malformed => f.write_str("expected a URL like http://host:8000"),
             Self::Scheme(scheme) => {
-                write!(f, "scheme '{scheme}' is not supported; use http://host:8000 or https://host")
+                write!(
+                    f,
+                    "scheme '{scheme}' is not supported; use http://host:8000 or https://host"
+                )
             }
             Self::Extra => f.write_str("a worker URL has no credentials and no query"),
             Self::OffLimits => f.write_str("link-local and metadata addresses cannot be workers"),

@@ -102,7 +102,8 @@ impl WorkerTls {
         }
         roots.add_parsable_certificates(system.certs);
         if roots.is_empty() {
-            let what = "the system has no root certificates; name the workers' CA with --ca-cert-paths";
+            let what =
+                "the system has no root certificates; name the workers' CA with --ca-cert-paths";
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
         }
         let config = ClientConfig::builder_with_provider(provider())

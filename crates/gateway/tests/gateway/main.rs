@@ -51,6 +51,8 @@ mod routes;
 mod slow_readers;
 #[cfg(test)]
 mod stickiness;
+#[cfg(test)]
+mod tls;
 mod uploads;
 #[cfg(test)]
 mod usage;

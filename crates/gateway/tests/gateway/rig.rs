@@ -18,10 +18,12 @@ use tokio::time::Instant;
 mod client;
 mod net;
 mod script;
+mod tls;
 mod worker;
 
 pub(crate) use client::{Client, Ended, Reply, post};
 pub(crate) use script::{Script, answer, chunked, events, events_head, json, script};
+pub(crate) use tls::Authority;
 pub(crate) use worker::{Door, Worker};
 
 /// The longest any wait of a test may last on the paused clock.
@@ -53,7 +55,7 @@ impl Rig {
     pub(crate) fn unready(workers: &[&Worker], change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = settings(workers);
         change(&mut settings);
-        let net = Arc::new(net::Net::of(workers));
+        let net = Arc::new(net::Net::of(workers, settings.worker_tls.clone()));
         let gw = Gateway::start(settings, net, Handle::current()).expect("settings that start");
         Self { gw }
     }
