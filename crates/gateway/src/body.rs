@@ -20,6 +20,10 @@ use crate::admission::RETRY_AFTER_SECS;
 /// claim costs nothing.
 const FIRST_ROOM: u64 = 1 << 20;
 
+/// How much of a body is read before others have a turn: whoever uploads faster than it can be copied
+/// would hold its thread, and small requests on it, for as long as it can.
+const TURN: usize = 256 << 10;
+
 /// What bounds the taking of one body.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
@@ -75,6 +79,9 @@ async fn read(mut body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
             rest.extend_from_slice(&std::mem::take(&mut first));
         }
         rest.extend_from_slice(&data);
+        if rest.len() / TURN > (rest.len() - data.len()) / TURN {
+            tokio::task::yield_now().await;
+        }
     }
     Ok(if rest.is_empty() { first } else { charge.seal(rest) })
 }

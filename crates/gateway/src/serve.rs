@@ -175,14 +175,18 @@ async fn attempts(
     }
     match last {
         Some(reply) => Ok(reply),
-        None => Err(counted(gw, nobody(gw, &group))),
+        None => Err(counted(gw, nobody(gw, &group, asking.way))),
     }
 }
 
 /// Why no worker of a model takes the request: all have enough to do, or none is there.
-fn nobody(gw: &Gateway, group: &Group) -> Refusal {
+fn nobody(gw: &Gateway, group: &Group, way: Way) -> Refusal {
     let now = gw.clock.millis();
-    if group.workers.iter().any(|worker| worker.only_vetoed(now)) {
+    let mut could = group.workers.iter().filter(|worker| match way {
+        Way::Home(home) => worker.id == home,
+        Way::Sticky | Way::Anywhere => true,
+    });
+    if could.any(|worker| worker.only_vetoed(now)) {
         gw.meters.overload.shed_selection.inc();
         return shed(gw, group);
     }

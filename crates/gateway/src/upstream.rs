@@ -1,13 +1,15 @@
 //! The way to a worker: its address, its idle connections, one exchange.
 
+mod deadline;
 mod dial;
 mod exchange;
 mod origin;
 mod pool;
 mod tls;
 
+pub(crate) use deadline::Deadline;
 pub use dial::{Dial, Socket, TcpDial};
-pub(crate) use exchange::{Exchange, Message, Question, ask, deadline, fetch, send};
+pub(crate) use exchange::{Exchange, Message, Question, ask, fetch, send};
 pub use origin::{Origin, OriginError};
 pub(crate) use pool::{Outgoing, Pool};
 pub use tls::WorkerTls;

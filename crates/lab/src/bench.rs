@@ -6,14 +6,18 @@
 //! What is measured, and what spoils it, stands in docs/bench.md.
 
 mod contender;
+mod engines;
 mod flood;
+mod gauges;
 mod group;
 mod http1;
+mod kill_one;
 mod load;
 mod payload;
 mod proc;
 mod report;
 mod rows;
+mod soak;
 mod worker;
 
 use std::fs;
@@ -26,9 +30,12 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use flood::{FloodArgs, flood_main};
+pub use group::end_with_parent;
+pub use kill_one::{KillOneArgs, kill_one_main};
+pub use soak::{SoakArgs, soak_main};
 pub use worker::{WorkerArgs, worker_main};
 
-use contender::{Contender, Programs};
+use contender::{Contender, Programs, Started};
 use group::Group;
 use load::{Measured, Target};
 use report::{Report, Settings, Table};
@@ -71,8 +78,12 @@ pub struct Args {
 
 /// Runs the bench. Fails if any row could not be measured without an error.
 pub fn main(args: &Args) -> ExitCode {
-    let done = runtime().and_then(|runtime| runtime.block_on(until_interrupted(run(args))));
-    match done {
+    exit_code(run(args))
+}
+
+/// Runs a command that owns its process. What ends with false has said why on standard output.
+fn exit_code(work: impl Future<Output = Result<bool, String>>) -> ExitCode {
+    match runtime().and_then(|runtime| runtime.block_on(until_interrupted(work))) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -226,7 +237,8 @@ async fn measure(
         workers.push(worker);
         addresses.push(address);
     }
-    let (mut gateway, address) = programs.start(contender, row.routing(), &addresses, &[])?;
+    let Started { group: mut gateway, address, .. } =
+        programs.start(contender, row.routing(), &addresses, &[])?;
     // One prompt has one worker under cache_aware, so that no more than one shows.
     let shown = if row == Row::GrowingChat { 1 } else { WORKERS };
     let first_answer = load::until_ready(&mut gateway, address, (shown, WORKERS)).await?;

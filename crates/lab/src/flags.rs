@@ -34,6 +34,10 @@ pub(crate) enum Command {
     /// Flood smg with large uploads under a budget, and see what it holds and what small requests
     /// make of it.
     Flood(bench::FloodArgs),
+    /// Kill, stop and flood engines behind smg from a seed, and see that it keeps its word.
+    Soak(bench::SoakArgs),
+    /// Kill one of four engines, and see what the conversations of the other three notice.
+    KillOne(bench::KillOneArgs),
     /// Measure what a pin takes in memory, and how long a snapshot takes.
     Pins(PinsFlags),
     /// The bench's mock worker; the bench starts it as a process of its own.
@@ -94,6 +98,9 @@ pub(crate) struct EngineFlags {
     /// The longest prompt, in tokens.
     #[arg(long, default_value_t = Profile::default().context_tokens)]
     context_tokens: usize,
+    /// End when standard input closes.
+    #[arg(long, hide = true)]
+    pub(crate) attached: bool,
     /// Stretches every wait; 0 answers at once.
     #[arg(long, default_value_t = Profile::default().pace)]
     pace: f64,

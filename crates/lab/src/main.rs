@@ -19,6 +19,8 @@ fn main() -> ExitCode {
         // The bench owns its process: threads, children and exit code.
         Command::Bench(args) => return bench::main(&args),
         Command::Flood(args) => return bench::flood_main(&args),
+        Command::Soak(args) => return bench::soak_main(&args),
+        Command::KillOne(args) => return bench::kill_one_main(&args),
         Command::BenchWorker(args) => return bench::worker_main(&args),
         Command::Simulate(args) => return simulator::main(&args),
         Command::PrefixStudy(flags) => return told(run_study(&flags)),
@@ -63,6 +65,9 @@ enum Async {
 }
 
 async fn run_engine(flags: EngineFlags) -> io::Result<()> {
+    if flags.attached {
+        bench::end_with_parent();
+    }
     let listener = TcpListener::bind((flags.host, flags.port)).await?;
     let mut out = io::stdout();
     writeln!(out, "ready http://{}", listener.local_addr()?)?;

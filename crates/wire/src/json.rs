@@ -12,8 +12,11 @@ use serde_json::value::RawValue;
 
 use crate::route::Rid;
 
+mod first;
 pub mod seek;
 pub mod splice;
+
+pub(crate) use first::First;
 
 /// Deepest nesting of objects and arrays that is accepted; engines' parsers recurse.
 pub const MAX_DEPTH: usize = 128;
@@ -167,7 +170,7 @@ fn text(raw: &str) -> Option<Cow<'_, str>> {
 
 /// The first item of a raw JSON list, if that is a string.
 fn first_text(raw: &str) -> Option<Cow<'_, str>> {
-    let items: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
+    let First(items) = serde_json::from_str::<First<&RawValue, 1>>(raw).ok()?;
     text(items.first()?.get())
 }
 

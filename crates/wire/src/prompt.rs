@@ -1,11 +1,17 @@
 //! The prompt of a request, as policies see it: its text parts in order, as raw JSON text that is
-//! borrowed from the body, or its token ids.
+//! borrowed from the body, or its token ids. Of a prompt in ever so many pieces only the beginning
+//! counts: they take more memory than the bytes they came from.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::json::Fields;
+use crate::json::{Fields, First};
 use crate::route::Prompt as Place;
+
+/// Text parts that count.
+const MAX_PARTS: usize = 1 << 16;
+/// Token ids that count.
+const MAX_IDS: usize = 1 << 20;
 
 /// What an engine will have to read, as far as the body says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +46,8 @@ fn messages<'a>(fields: &Fields<'a>) -> Prompt<'a> {
     }
     let messages = fields.prompt_field("messages").unwrap_or("[]");
     // A list of something else than messages is the worker's to refuse.
-    let messages: Vec<Message<'_>> = serde_json::from_str(messages).unwrap_or_default();
+    let messages = serde_json::from_str::<First<Message<'_>, MAX_PARTS>>(messages);
+    let messages = messages.map_or_else(|_| Vec::new(), |First(messages)| messages);
     for content in messages.iter().filter_map(|message| message.content) {
         texts(content.get(), &mut parts);
     }
@@ -49,7 +56,7 @@ fn messages<'a>(fields: &Fields<'a>) -> Prompt<'a> {
 
 /// Text, a list of texts, or token ids.
 fn field(raw: &str) -> Prompt<'_> {
-    if let Ok(ids) = serde_json::from_str::<Vec<u32>>(raw)
+    if let Ok(First(ids)) = serde_json::from_str::<First<u32, MAX_IDS>>(raw)
         && !ids.is_empty()
     {
         return Prompt::Tokens(ids);
@@ -67,9 +74,11 @@ fn text_or_unknown(parts: Vec<&str>) -> Prompt<'_> {
 /// and `content` count. Nesting is bounded by the body's.
 fn texts<'a>(raw: &'a str, parts: &mut Vec<&'a str>) {
     match raw.as_bytes().first() {
+        _ if parts.len() >= MAX_PARTS => {}
         Some(b'"') => parts.extend(raw.get(1..raw.len().saturating_sub(1))),
         Some(b'[') => {
-            let items: Vec<&RawValue> = serde_json::from_str(raw).unwrap_or_default();
+            let items = serde_json::from_str::<First<&RawValue, MAX_PARTS>>(raw);
+            let items = items.map_or_else(|_| Vec::new(), |First(items)| items);
             items.iter().for_each(|item| texts(item.get(), parts));
         }
         Some(b'{') => {
@@ -132,6 +141,23 @@ mod tests {
         }
         let ids = r#"{"input_ids":[7],"text":null}"#;
         assert_eq!(prompt(Place::TextOrIds, ids), Prompt::Tokens(vec![7]));
+    }
+
+    #[test]
+    fn of_ever_so_many_pieces_the_first_count() {
+        let many = |item: &str| format!("[{}{item}]", format!("{item},").repeat(1 << 20));
+        let message = many(r#"{"content":["a",{"text":"b"}]}"#);
+        for (place, field, raw) in [
+            (Place::Messages, "messages", &message),
+            (Place::Messages, "system", &many(r#"["a","b"]"#)),
+            (Place::Field("prompt"), "prompt", &many(r#""a""#)),
+        ] {
+            let body = format!(r#"{{"{field}":{raw}}}"#);
+            let Prompt::Text(parts) = prompt(place, &body) else { panic!("no text") };
+            assert_eq!(parts.len(), MAX_PARTS, "{field}");
+        }
+        let body = format!(r#"{{"input_ids":{}}}"#, many("7"));
+        assert_eq!(prompt(Place::TextOrIds, &body), Prompt::Tokens(vec![7; MAX_IDS]));
     }
 
     #[test]

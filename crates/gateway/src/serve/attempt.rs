@@ -72,7 +72,7 @@ async fn send(
     };
     let message = Message { write: &write, body: body.len() };
     let resent = || held.gw.meters.router.send_retries.inc();
-    upstream::send(pool, &message, upstream::deadline(deadline), resent).await
+    upstream::send(pool, &message, upstream::Deadline::at(deadline), resent).await
 }
 
 /// The body as this worker wants it: a data-parallel rank is told its number, which is how its

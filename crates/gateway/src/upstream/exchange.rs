@@ -14,13 +14,10 @@ use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use smg_decide::retry::{Failed, Fault, resend};
-use tokio::time::{Instant, Sleep};
 
 use super::Pool;
+use super::deadline::Deadline;
 use super::pool::{Link, Outgoing};
-
-/// When an exchange must be over, however far it got.
-pub(crate) type Deadline = Pin<Box<Sleep>>;
 
 /// An answer whose head has come and whose body is on its way.
 #[derive(Debug)]
@@ -94,7 +91,7 @@ async fn attempt(
             })),
             // The connection is gone and took the answer with it.
             Poll::Pending if over => Poll::Ready(Err(Fault::Send)),
-            Poll::Pending => deadline.as_mut().poll(cx).map(|()| Err(Fault::Timeout)),
+            Poll::Pending => deadline.poll(cx).map(|()| Err(Fault::Timeout)),
         }
     })
     .await;
@@ -114,7 +111,7 @@ async fn within<T>(deadline: &mut Deadline, work: impl Future<Output = T>) -> Re
     let mut work = pin!(work);
     poll_fn(|cx| match work.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Ok(done)),
-        Poll::Pending => deadline.as_mut().poll(cx).map(|()| Err(Fault::Timeout)),
+        Poll::Pending => deadline.poll(cx).map(|()| Err(Fault::Timeout)),
     })
     .await
 }
@@ -127,7 +124,7 @@ impl Exchange {
     ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
         let Some(link) = &mut self.link else { return Poll::Ready(None) };
         // Asked first: a worker that is always ahead of its client never lets this be pending.
-        if self.deadline.as_mut().poll(cx).is_ready() {
+        if self.deadline.poll(cx).is_ready() {
             return self.broke(Fault::Timeout);
         }
         let over = link.poll_drive(cx).is_ready();
@@ -285,9 +282,4 @@ async fn converse(pool: &Pool, question: Question<'_>) -> Result<(StatusCode, By
 /// An error with its cause: hyper's own words leave that out, and with it what a worker's TLS says of us.
 fn in_words(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
-}
-
-/// A deadline at this moment.
-pub(crate) fn deadline(at: Instant) -> Deadline {
-    Box::pin(tokio::time::sleep_until(at))
 }

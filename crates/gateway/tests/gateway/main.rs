@@ -53,6 +53,7 @@ mod slow_readers;
 mod stickiness;
 #[cfg(test)]
 mod tls;
+#[cfg(test)]
 mod uploads;
 #[cfg(test)]
 mod usage;

@@ -190,6 +190,15 @@ fn placement() -> Placement {
     }
 }
 
+fn health() -> HealthChecks {
+    HealthChecks {
+        interval: Duration::from_secs(60),
+        timeout: Duration::from_secs(5),
+        thresholds: Thresholds { failure: 3, success: 2 },
+        endpoint: "/health".to_owned(),
+    }
+}
+
 fn settings(workers: &[&Worker]) -> Settings {
     let anywhere = "127.0.0.1:0".parse().expect("an address");
     Settings {
@@ -206,12 +215,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             delay: Duration::ZERO,
             dp_aware: false,
         },
-        health: Some(HealthChecks {
-            interval: Duration::from_secs(60),
-            timeout: Duration::from_secs(5),
-            thresholds: Thresholds { failure: 3, success: 2 },
-            endpoint: "/health".to_owned(),
-        }),
+        health: Some(health()),
         placement: placement(),
         index_sweep: None,
         loads: LoadPolling {

@@ -45,6 +45,16 @@ pub(crate) enum Routing {
     CacheAware,
 }
 
+/// A contender that was started.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) group: Group,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    /// Where it tells its metrics, if it is one that does.
+    pub(crate) metrics: SocketAddr,
+}
+
 /// The programs, and where files may be written.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
@@ -108,22 +118,21 @@ impl Programs {
         }
     }
 
-    /// Starts a contender before these workers, and returns where it listens. It need not be ready yet. `more` goes to
-    /// the end of its command line.
+    /// Starts a contender before these workers. It need not be ready yet. `more` goes to the end of its command line.
     pub(crate) fn start(
         &self,
         contender: Contender,
         routing: Routing,
         workers: &[SocketAddr],
         more: &[&str],
-    ) -> Result<(Group, SocketAddr), String> {
-        let address = free_address()?;
+    ) -> Result<Started, String> {
+        let (address, metrics) = (free_address()?, free_address()?);
         let mut command = Command::new(self.path(contender));
         // A developer's RUST_LOG must not make one side log more than the other.
         command.env_remove("RUST_LOG");
         match contender {
             Contender::Ours | Contender::Peer => {
-                command.args(smg_arguments(address, free_address()?, routing, workers));
+                command.args(smg_arguments(address, metrics, routing, workers));
             }
             Contender::Haproxy => {
                 let file = self.scratch.join("haproxy.cfg");
@@ -135,7 +144,7 @@ impl Programs {
         command.args(more);
         let name = contender.label().replace(' ', "-").to_lowercase();
         let group = Group::start(command, &self.scratch.join(format!("{name}.log")))?;
-        Ok((group, address))
+        Ok(Started { group, address, metrics })
     }
 }
 

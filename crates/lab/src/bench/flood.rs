@@ -18,13 +18,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::contender::{Contender, Programs, Routing};
+use super::contender::{Contender, Programs, Routing, Started};
 use super::group::Group;
 use super::http1::{Connection, broken};
 use super::load::until_ready;
 use super::payload::{MODEL, chat_request};
 use super::worker::WorkerArgs;
-use super::{raise_file_limit, runtime, say, until_interrupted};
+use super::{exit_code, raise_file_limit, runtime};
 
 /// What the uploads may take together before they count as stuck.
 const STUCK: Duration = Duration::from_secs(300);
@@ -71,15 +71,7 @@ struct Fates {
 
 /// Floods a gateway. Fails if it held more than it may, or if a small chat was not answered.
 pub fn flood_main(args: &FloodArgs) -> ExitCode {
-    let done = runtime().and_then(|runtime| runtime.block_on(until_interrupted(run(args))));
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            say(&format!("error: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(args))
 }
 
 async fn run(args: &FloodArgs) -> Result<bool, String> {
@@ -89,7 +81,7 @@ async fn run(args: &FloodArgs) -> Result<bool, String> {
     let (_worker, worker) = Group::worker(&WorkerArgs { number: 0, events: 1, every_ms: 0 })?;
     let budget = (args.budget_mib << 20).to_string();
     let more = ["--max-buffered-total-bytes", &budget];
-    let (mut gateway, address) =
+    let Started { group: mut gateway, address, .. } =
         programs.start(Contender::Ours, Routing::CacheAware, &[worker], &more)?;
     until_ready(&mut gateway, address, (1, 1)).await?;
     let idle = most_held(gateway.id())?;

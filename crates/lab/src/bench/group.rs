@@ -1,7 +1,7 @@
 //! A child process with everything it starts: killed as a whole when we let go of it.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -37,18 +37,27 @@ impl Group {
         Ok(Self { child, log: Some(log.to_owned()), started })
     }
 
-    /// Starts a mock worker, which is this same binary, and returns where it listens.
+    /// Starts a mock worker and returns where it listens.
     pub(crate) fn worker(args: &WorkerArgs) -> Result<(Self, SocketAddr), String> {
-        let failed = |error: io::Error| format!("cannot start a mock worker: {error}");
+        let (group, line) = Self::lab(&[
+            "bench-worker",
+            "--number",
+            &args.number.to_string(),
+            "--events",
+            &args.events.to_string(),
+            "--every-ms",
+            &args.every_ms.to_string(),
+        ])?;
+        let port: u16 =
+            line.parse().map_err(|_| "a mock worker did not say its port".to_owned())?;
+        Ok((group, SocketAddr::from(([127, 0, 0, 1], port))))
+    }
+
+    /// Starts this same binary and returns the first line it prints. What it runs must call [`end_with_parent`].
+    pub(crate) fn lab(words: &[&str]) -> Result<(Self, String), String> {
+        let failed = |error: io::Error| format!("cannot start a worker: {error}");
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.arg("bench-worker");
-        for (flag, value) in [
-            ("--number", args.number.to_string()),
-            ("--events", args.events.to_string()),
-            ("--every-ms", args.every_ms.to_string()),
-        ] {
-            command.arg(flag).arg(value);
-        }
+        command.args(words);
         // The pipe to its standard input is its life line: it ends when we do, even if we are killed.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut group =
@@ -57,9 +66,14 @@ impl Group {
         if let Some(out) = group.child.stdout.take() {
             BufReader::new(out).read_line(&mut line).map_err(failed)?;
         }
-        let port: u16 =
-            line.trim().parse().map_err(|_| "a mock worker did not say its port".to_owned())?;
-        Ok((group, SocketAddr::from(([127, 0, 0, 1], port))))
+        Ok((group, line.trim().to_owned()))
+    }
+
+    /// Stops the whole group where it stands, or lets it go on.
+    pub(crate) fn freeze(&self, frozen: bool) -> Result<(), String> {
+        let signal = if frozen { Signal::STOP } else { Signal::CONT };
+        kill_process_group(Pid::from_child(&self.child), signal)
+            .map_err(|error| format!("cannot stop or continue a worker: {error}"))
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -91,6 +105,14 @@ impl Group {
         let tail: String = tail.iter().map(|line| format!("\n    {line}")).collect();
         format!("; the end of {}:{tail}", log.display())
     }
+}
+
+/// Ends this process when its standard input closes, that is when whoever started it ends, however it ends.
+pub fn end_with_parent() {
+    std::thread::spawn(|| {
+        let _ = io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
 }
 
 impl Drop for Group {

@@ -17,11 +17,12 @@ pub(crate) enum Framing {
     Chunked,
 }
 
-/// A message's head: its first line and framing.
+/// A message's head: its first line, its framing, and which worker a gateway says it is from.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) first_line: String,
     pub(crate) framing: Framing,
+    pub(crate) worker: Option<String>,
 }
 
 impl Head {
@@ -34,16 +35,17 @@ impl Head {
         let text = std::str::from_utf8(bytes).ok()?;
         let mut lines = text.split("\r\n");
         let first_line = lines.next()?.to_owned();
-        let mut framing = Framing::Length(0);
+        let (mut framing, mut worker) = (Framing::Length(0), None);
         for (name, value) in lines.filter_map(|line| line.split_once(':')) {
-            if name.eq_ignore_ascii_case("content-length") {
+            if name.eq_ignore_ascii_case("x-smg-routed-worker-id") {
+                worker = Some(value.trim().to_owned());
+            } else if name.eq_ignore_ascii_case("content-length") && framing != Framing::Chunked {
                 framing = Framing::Length(value.trim().parse().ok()?);
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
                 framing = Framing::Chunked;
-                break;
             }
         }
-        Some(Self { first_line, framing })
+        Some(Self { first_line, framing, worker })
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 pub(crate) use chat::chat;
 pub(crate) use growing::growing;
-pub(crate) use ready::until_ready;
+pub(crate) use ready::{once, until_ready};
 pub(crate) use stream::{BURST_EVENTS, PACED_EVERY, PACED_STREAMS, burst, paced, paced_events};
 
 use super::http1::{Connection, Framing, broken};
@@ -124,7 +124,7 @@ async fn collect<T: 'static>(mut clients: JoinSet<io::Result<T>>) -> Result<Vec<
     }
 }
 
-async fn connect(address: SocketAddr) -> io::Result<Connection> {
+pub(crate) async fn connect(address: SocketAddr) -> io::Result<Connection> {
     Connection::new(TcpStream::connect(address).await?)
 }
 
@@ -141,7 +141,7 @@ async fn ask(connection: &mut Connection, request: &[u8]) -> io::Result<Framing>
 }
 
 /// A body's sink that keeps it.
-fn keep(body: &mut Vec<u8>, piece: &[u8]) -> io::Result<()> {
+pub(crate) fn keep(body: &mut Vec<u8>, piece: &[u8]) -> io::Result<()> {
     body.extend_from_slice(piece);
     Ok(())
 }

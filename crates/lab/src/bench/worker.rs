@@ -3,7 +3,7 @@
 //! It is written by hand over tokio because its cost competes with the gateway for the same cores. A stream's events
 //! are written one by one, each a chunk of its own, as an engine does that flushes every token.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::group::end_with_parent;
 use super::http1::{Connection, Head};
 use super::payload::{DONE, MODEL, chat_answer, event};
 
@@ -32,10 +33,7 @@ pub struct WorkerArgs {
 
 /// Runs one worker until its standard input closes, that is until the bench ends, however it ends.
 pub fn worker_main(args: &WorkerArgs) -> ExitCode {
-    std::thread::spawn(|| {
-        let _ = io::stdin().read(&mut [0]);
-        std::process::exit(0);
-    });
+    end_with_parent();
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -143,7 +141,7 @@ fn chunks(events: u32) -> Vec<Vec<u8>> {
 }
 
 async fn converse(mut connection: Connection, answers: &Answers) -> io::Result<()> {
-    while let Some(Head { first_line, framing }) = connection.head().await? {
+    while let Some(Head { first_line, framing, .. }) = connection.head().await? {
         let mut body = Vec::new();
         connection
             .body(framing, |piece| {

@@ -56,7 +56,7 @@ pub(crate) async fn until_ready(
 }
 
 /// One request on a connection of its own.
-async fn once(address: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) async fn once(address: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut connection = connect(address).await?;
     let framing = ask(&mut connection, request).await?;
     let mut body = Vec::new();
