@@ -156,7 +156,7 @@ impl Gateway {
         socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         peer: IpAddr,
     ) {
-        edge::converse(self, socket, peer).await;
+        edge::receive(self, socket, peer).await;
     }
 
     /// Serves `GET /metrics` for ever.

@@ -20,6 +20,7 @@ mod access;
 mod limits;
 mod others;
 mod placement;
+mod tls;
 
 /// A flag that cannot be meant.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,9 +52,11 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
         )?,
         duration_buckets: buckets(&flags.prometheus_duration_buckets)?,
         index_sweep: index_sweep(flags)?,
+        tls: tls::clients(&flags.tls)?,
         access: access::access(&flags.access)?,
         placement: placement::placement(&flags.placement, workers.len())?,
         loads: placement::loads(&flags.loads)?,
+        worker_tls: tls::workers(&flags.tls, &workers)?,
         workers,
         aliases: aliases(&flags.model_alias)?,
         startup: startup(flags)?,
