@@ -4,7 +4,9 @@
 mod engines;
 mod workers;
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
@@ -14,12 +16,16 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use smg_wire::error::Refusal;
 use smg_wire::route::{Dialect, Route, Row};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
-use crate::edge::{Reply, closing, json as json_reply, refuse};
+use crate::edge::{ACCEPT_PAUSE, Reply, closing, json as json_reply, refuse};
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
 use crate::tasks;
+
+/// The longest life of a connection to the metrics listener.
+const SCRAPED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Answers a route that is no inference.
 pub(crate) async fn answer(
@@ -100,21 +106,35 @@ fn models(gw: &Gateway) -> Value {
 /// Serves `GET /metrics` for ever on the current runtime.
 pub(crate) async fn listen_metrics(gw: Arc<Gateway>, listener: TcpListener) {
     loop {
-        let Ok((socket, _)) = listener.accept().await else {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            continue;
-        };
-        let gw = Arc::clone(&gw);
-        let service = service_fn(move |request: Request<Incoming>| {
-            let reply = scrape(&gw, &request);
-            async move { Ok::<_, std::convert::Infallible>(reply) }
-        });
-        tasks::spawn("scrape", async move {
-            let served = http1::Builder::new().serve_connection(TokioIo::new(socket), service);
-            if let Err(error) = served.await {
-                tracing::debug!(%error, "scrape ended early");
+        match listener.accept().await {
+            Ok((socket, _)) => {
+                tasks::spawn("scrape", scraped(Arc::clone(&gw), socket));
             }
-        });
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Answers one scrape. Its connection is gone within [`SCRAPED_WITHIN`], whatever the other side does
+/// or leaves: it takes a file descriptor that a client could need.
+pub(crate) async fn scraped(
+    gw: Arc<Gateway>,
+    socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let reply = scrape(&gw, &request);
+        async move { Ok::<_, Infallible>(reply) }
+    });
+    let mut scrapes = http1::Builder::new();
+    scrapes.header_read_timeout(None).keep_alive(false);
+    let served = scrapes.serve_connection(TokioIo::new(socket), service);
+    match tokio::time::timeout(SCRAPED_WITHIN, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "scrape ended early"),
+        Err(_) => tracing::debug!("scrape took too long"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod patience;
 mod presence;
+mod tls;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -26,6 +27,7 @@ use tokio::net::TcpListener;
 use self::patience::{Patience, Patient};
 pub(crate) use self::presence::Attending;
 use self::presence::Presence;
+pub use self::tls::ServerTls;
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
 use crate::{admin, serve, tasks};
@@ -34,7 +36,7 @@ use crate::{admin, serve, tasks};
 pub(crate) type Reply = Response<ReplyBody>;
 
 /// Pause after a failed accept: out of file descriptors, mostly, which only time can mend.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Most bytes read ahead of, or written behind, one connection to a worker.
 pub(crate) const MAX_HELD_BYTES: usize = 64 * 1024;
@@ -46,7 +48,7 @@ pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
                 // Small events leave at once (001, "No Nagle delay"). A socket that is gone already
                 // shows when it is read.
                 let _ = socket.set_nodelay(true);
-                tasks::spawn("client", converse(Arc::clone(&gw), socket, peer.ip()));
+                tasks::spawn("client", receive(Arc::clone(&gw), socket, peer.ip()));
             }
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
@@ -56,7 +58,27 @@ pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
     }
 }
 
-pub(crate) async fn converse(
+/// Serves a connection to its end, after the handshake if this gateway's clients speak TLS. Until a
+/// client has shaken hands it is nobody a drain waits for.
+pub(crate) async fn receive(
+    gw: Arc<Gateway>,
+    socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    peer: IpAddr,
+) {
+    let Some(tls) = gw.settings.tls.clone() else {
+        return converse(gw, socket, peer).await;
+    };
+    // Boxed so that a plain connection does not take the room of one with TLS.
+    let secured = Box::pin(async move {
+        match tls.greet(socket, gw.settings.clients.header_timeout).await {
+            Ok(socket) => converse(gw, socket, peer).await,
+            Err(error) => tracing::debug!(%error, %peer, "TLS handshake with a client failed"),
+        }
+    });
+    secured.await;
+}
+
+async fn converse(
     gw: Arc<Gateway>,
     socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     peer: IpAddr,
@@ -171,7 +193,7 @@ fn refused(
         let what =
             format!("{} does not answer {}; it answers {allow}.", row.path, request.method());
         let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", what);
-        let mut reply = refuse(&refusal, Dialect::OpenAi);
+        let mut reply = refuse(&refusal, dialect(row));
         if let Ok(allow) = HeaderValue::from_str(&allow) {
             reply.headers_mut().insert(header::ALLOW, allow);
         }
@@ -194,10 +216,14 @@ fn refused(
     None
 }
 
+/// In whose words a route refuses.
+fn dialect(row: &Row) -> Dialect {
+    row.inference.as_ref().map_or(Dialect::OpenAi, |inference| inference.dialect)
+}
+
 /// The answer to somebody who may not come in; nobody reads the body that comes after it.
 fn unwelcome(refusal: &Refusal, row: &Row) -> Reply {
-    let dialect = row.inference.as_ref().map_or(Dialect::OpenAi, |inference| inference.dialect);
-    let mut reply = refuse(refusal, dialect);
+    let mut reply = refuse(refusal, dialect(row));
     if refusal.status == StatusCode::UNAUTHORIZED {
         let bearer = HeaderValue::from_static("Bearer");
         reply.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);

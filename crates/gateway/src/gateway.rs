@@ -156,12 +156,20 @@ impl Gateway {
         socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         peer: IpAddr,
     ) {
-        edge::converse(self, socket, peer).await;
+        edge::receive(self, socket, peer).await;
     }
 
     /// Serves `GET /metrics` for ever.
     pub async fn listen_metrics(self: Arc<Self>, listener: TcpListener) {
         crate::admin::listen_metrics(self, listener).await;
+    }
+
+    /// Answers one scrape that came through this connection.
+    pub async fn scraped(
+        self: Arc<Self>,
+        socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) {
+        crate::admin::scraped(self, socket).await;
     }
 
     /// What `GET /metrics` answers; empty if a metric cannot be written.

@@ -13,6 +13,7 @@ pub mod drain;
 mod edge;
 mod fleet;
 mod gateway;
+mod identity;
 mod relay;
 mod serve;
 mod session;
@@ -22,4 +23,5 @@ mod telemetry;
 pub mod upstream;
 
 pub use gateway::Gateway;
+pub use identity::{Identity, Unfit};
 pub use settings::Settings;

@@ -16,9 +16,10 @@ pub use smg_decide::retry::Rules as RetryRules;
 pub use smg_wire::cors::{Cors, origin};
 
 pub use crate::access::Secret;
+pub use crate::edge::ServerTls;
 pub use crate::session::try_snapshot;
 
-use crate::upstream::Origin;
+use crate::upstream::{Origin, WorkerTls};
 
 /// Everything one gateway process needs to know.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Settings {
     pub metrics: SocketAddr,
     /// `--prometheus-duration-buckets`, in seconds, strictly ascending.
     pub duration_buckets: Vec<f64>,
+    /// `--tls-cert-path` and `--tls-key-path`; `None` for plain HTTP.
+    pub tls: Option<ServerTls>,
     /// Keys, and pages of other origins.
     pub access: Access,
     /// `--worker-urls`.
@@ -55,6 +58,8 @@ pub struct Settings {
     pub clients: Clients,
     /// Connections to workers.
     pub connections: Connections,
+    /// `--ca-cert-paths`, `--client-cert-path` and `--client-key-path`: for workers at `https`.
+    pub worker_tls: WorkerTls,
     /// `--retry-…`.
     pub retry: RetryRules,
     /// `--cb-…`.

@@ -5,9 +5,11 @@ mod dial;
 mod exchange;
 mod origin;
 mod pool;
+mod tls;
 
 pub(crate) use deadline::Deadline;
 pub use dial::{Dial, Socket, TcpDial};
 pub(crate) use exchange::{Exchange, Message, Question, ask, fetch, send};
 pub use origin::{Origin, OriginError};
 pub(crate) use pool::{Outgoing, Pool};
+pub use tls::WorkerTls;

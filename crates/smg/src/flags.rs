@@ -7,11 +7,15 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod access;
 mod limits;
+mod others;
 mod placement;
+mod tls;
 
 pub(crate) use access::AccessFlags;
 pub(crate) use limits::LimitFlags;
+pub(crate) use others::OtherFlags;
 pub(crate) use placement::{LoadFlags, PlacementFlags, PolicyChoice};
+pub(crate) use tls::TlsFlags;
 
 /// A sticky model gateway: every request of a conversation lands where its KV cache already is.
 #[derive(Debug, Parser)]
@@ -72,7 +76,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "NAME", num_args = 1.., default_values = REQUEST_ID_HEADERS)]
     pub(crate) request_id_headers: Vec<String>,
 
-    /// URLs of the engines, such as http://w1:8000; unreachable ones join when they answer
+    /// URLs of the engines, such as http://w1:8000 or https://w1; unreachable ones join when they answer
     #[arg(long, value_name = "URL", num_args = 1.., help_heading = "Workers")]
     pub(crate) worker_urls: Vec<String>,
 
@@ -116,6 +120,9 @@ pub(crate) struct Flags {
     pub(crate) access: AccessFlags,
 
     #[command(flatten)]
+    pub(crate) tls: TlsFlags,
+
+    #[command(flatten)]
     pub(crate) placement: PlacementFlags,
 
     #[command(flatten)]
@@ -138,6 +145,9 @@ pub(crate) struct Flags {
 
     #[command(flatten)]
     pub(crate) process: ProcessFlags,
+
+    #[command(flatten)]
+    pub(crate) others: OtherFlags,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -44,7 +44,8 @@ pub(crate) fn build(runtimes: &Runtimes, settings: Settings) -> Result<Arc<Gatew
         listen(metrics, false)
             .map_err(|why| taken("--prometheus-host and --prometheus-port", metrics, &why))?
     };
-    let gateway = Gateway::start(settings, Arc::new(TcpDial), runtimes.control().clone())
+    let dial = TcpDial::new(settings.worker_tls.clone());
+    let gateway = Gateway::start(settings, Arc::new(dial), runtimes.control().clone())
         .map_err(|error| Complaint(format!("the gateway could not be started: {error}")))?;
     runtimes.control().spawn(Arc::clone(&gateway).listen_metrics(metrics));
     for (runtime, door) in doors {
@@ -60,9 +61,10 @@ fn taken(flags: &str, address: SocketAddr, why: &std::io::Error) -> Complaint {
 /// The banner stays plain text whatever the log format.
 fn announce(settings: &Settings) {
     let workers = settings.workers.len();
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let pins = if settings.sticky.key_override { "on" } else { "off" };
     let banner = format!(
-        "smg {} listens on http://{} (metrics on http://{}/metrics), {workers} workers configured, \
+        "smg {} listens on {scheme}://{} (metrics on http://{}/metrics), {workers} workers configured, \
          sticky sessions {pins}\n",
         env!("CARGO_PKG_VERSION"),
         settings.listen,

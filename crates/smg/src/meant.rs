@@ -18,7 +18,9 @@ use crate::flags::{AssignmentChoice, Flags, HealthFlags, PolicyChoice, RetryFlag
 
 mod access;
 mod limits;
+mod others;
 mod placement;
+mod tls;
 
 /// A flag that cannot be meant.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,6 +42,7 @@ type Meant<T> = Result<T, Complaint>;
 
 /// What the flags come to.
 pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
+    others::refuse(&flags.others)?;
     let workers = workers(&flags.worker_urls)?;
     Ok(Settings {
         listen: address(("--host", &flags.host), ("--port", flags.port))?,
@@ -49,9 +52,11 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
         )?,
         duration_buckets: buckets(&flags.prometheus_duration_buckets)?,
         index_sweep: index_sweep(flags)?,
+        tls: tls::clients(&flags.tls)?,
         access: access::access(&flags.access)?,
         placement: placement::placement(&flags.placement, workers.len())?,
         loads: placement::loads(&flags.loads)?,
+        worker_tls: tls::workers(&flags.tls, &workers)?,
         workers,
         aliases: aliases(&flags.model_alias)?,
         startup: startup(flags)?,

@@ -24,7 +24,7 @@ fn what_cannot_be_meant_ends_with_one_line_that_names_the_flag() {
         ("--policy best", 2, "--policy"),
         ("--policy random --max-idle-secs soon", 2, "--max-idle-secs"),
         ("--policy random --stream-request-bodies-over 5", 2, "--stream-request-bodies-over"),
-        ("--policy random --enable-mesh", 2, "--enable-mesh"),
+        ("--policy random --enable-mesh", 1, "--enable-mesh"),
         ("--policy random --port", 2, "--port"),
         ("--policy random --port many", 2, "expected a whole number"),
         ("--policy random --max-idle-secs 99999999999999999999", 2, "expected a whole number"),

@@ -12,6 +12,9 @@ use crate::route::Prompt as Place;
 const MAX_PARTS: usize = 1 << 16;
 /// Token ids that count.
 const MAX_IDS: usize = 1 << 20;
+/// How deep text is looked for in a content. A tool's result among blocks takes five lists and objects;
+/// each level reads what is below it once more, so that the depth of the body must not count.
+const MAX_NESTED: usize = 8;
 
 /// What an engine will have to read, as far as the body says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,14 +45,14 @@ pub fn of<'a>(place: Place, fields: &Fields<'a>) -> Prompt<'a> {
 fn messages<'a>(fields: &Fields<'a>) -> Prompt<'a> {
     let mut parts = Vec::new();
     if let Some(system) = fields.prompt_field("system") {
-        texts(system, &mut parts);
+        texts(system, MAX_NESTED, &mut parts);
     }
     let messages = fields.prompt_field("messages").unwrap_or("[]");
     // A list of something else than messages is the worker's to refuse.
     let messages = serde_json::from_str::<First<Message<'_>, MAX_PARTS>>(messages);
     let messages = messages.map_or_else(|_| Vec::new(), |First(messages)| messages);
     for content in messages.iter().filter_map(|message| message.content) {
-        texts(content.get(), &mut parts);
+        texts(content.get(), MAX_NESTED, &mut parts);
     }
     text_or_unknown(parts)
 }
@@ -62,7 +65,7 @@ fn field(raw: &str) -> Prompt<'_> {
         return Prompt::Tokens(ids);
     }
     let mut parts = Vec::new();
-    texts(raw, &mut parts);
+    texts(raw, MAX_NESTED, &mut parts);
     text_or_unknown(parts)
 }
 
@@ -71,20 +74,21 @@ fn text_or_unknown(parts: Vec<&str>) -> Prompt<'_> {
 }
 
 /// Collects the text of a content: a string, or a list of strings and of blocks, whose own `text`
-/// and `content` count. Nesting is bounded by the body's.
-fn texts<'a>(raw: &'a str, parts: &mut Vec<&'a str>) {
+/// and `content` count, `levels` of lists and objects deep.
+fn texts<'a>(raw: &'a str, levels: usize, parts: &mut Vec<&'a str>) {
     match raw.as_bytes().first() {
         _ if parts.len() >= MAX_PARTS => {}
         Some(b'"') => parts.extend(raw.get(1..raw.len().saturating_sub(1))),
+        _ if levels == 0 => {}
         Some(b'[') => {
             let items = serde_json::from_str::<First<&RawValue, MAX_PARTS>>(raw);
             let items = items.map_or_else(|_| Vec::new(), |First(items)| items);
-            items.iter().for_each(|item| texts(item.get(), parts));
+            items.iter().for_each(|item| texts(item.get(), levels - 1, parts));
         }
         Some(b'{') => {
             let Ok(block) = serde_json::from_str::<Block<'_>>(raw) else { return };
             for raw in [block.text, block.content].into_iter().flatten() {
-                texts(raw.get(), parts);
+                texts(raw.get(), levels - 1, parts);
             }
         }
         _ => {}
@@ -158,6 +162,21 @@ mod tests {
         }
         let body = format!(r#"{{"input_ids":{}}}"#, many("7"));
         assert_eq!(prompt(Place::TextOrIds, &body), Prompt::Tokens(vec![7; MAX_IDS]));
+    }
+
+    #[test]
+    fn text_is_found_as_deep_as_anybody_writes_it_and_no_deeper() {
+        let at = |levels: usize| {
+            let (open, close) = (r#"{"content":["#.repeat(levels / 2), "]}".repeat(levels / 2));
+            let (open, close) = match levels % 2 {
+                0 => (open, close),
+                _ => (format!("[{open}"), format!("{close}]")),
+            };
+            let body = format!(r#"{{"messages":[{{"content":{open}"a"{close}}}]}}"#);
+            prompt(Place::Messages, &body) == Prompt::Text(vec!["a"])
+        };
+        assert!((0..=MAX_NESTED).all(at));
+        assert!(!(MAX_NESTED + 1..120).any(at));
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn whole(upstream: &Upstream) -> Value {
     let mut shown = worker(upstream);
     let terms = upstream.terms.load();
     if let Value::Object(shown) = &mut shown {
-        for block in ["health", "circuit_breaker", "http_pool"] {
+        for block in ["health", "circuit_breaker", "overload", "http_pool"] {
             let said = terms.spec.said.get(block).filter(|said| !said.is_null());
             shown.extend(said.map(|said| (block.to_owned(), said.clone())));
         }

@@ -56,7 +56,6 @@ pub(super) struct Patient<S> {
 /// The last words of a client whose upload was refused.
 #[derive(Debug)]
 struct Linger {
-    shut: bool,
     until: Pin<Box<Sleep>>,
     left: usize,
 }
@@ -133,12 +132,12 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Patient<S> {
     /// Ends our side, then reads and forgets what the client still says.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let begin = || Linger { shut: false, until: Box::pin(sleep(LINGER)), left: LINGER_BYTES };
-        let linger = self.linger.get_or_insert_with(begin);
-        if !linger.shut {
-            ready!(Pin::new(&mut self.socket).poll_shutdown(cx))?;
-            linger.shut = true;
+        if self.linger.is_none() {
+            let shut = Pin::new(&mut self.socket).poll_shutdown(cx);
+            ready!(self.bound(cx, shut))?;
         }
+        let begin = || Linger { until: Box::pin(sleep(LINGER)), left: LINGER_BYTES };
+        let linger = self.linger.get_or_insert_with(begin);
         let mut room = [0; 8192];
         while linger.left > 0 && linger.until.as_mut().poll(cx).is_pending() {
             let mut said = ReadBuf::new(&mut room);
@@ -203,13 +202,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
+        // Of TLS a record may be left over here that the client does not take.
+        let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        self.bound(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.presence.unread() {
             return self.poll_linger(cx);
         }
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        let shut = Pin::new(&mut self.socket).poll_shutdown(cx);
+        self.bound(cx, shut)
     }
 }

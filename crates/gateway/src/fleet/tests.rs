@@ -27,7 +27,7 @@ fn join(roster: &Roster, meters: &Meters, url: &str, card: Card) {
     let pool = Arc::new(Pool::new(
         origin,
         connections,
-        Arc::new(TcpDial),
+        Arc::new(TcpDial::default()),
         meters.workers.connections.clone(),
     ));
     roster.add(Arrival { id, pool, card, terms, ranks: None }, meters);

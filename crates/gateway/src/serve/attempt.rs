@@ -35,9 +35,11 @@ pub(super) async fn attempt(held: &Held<'_>, lease: Lease, deadline: Instant) ->
     }
 }
 
-/// Seconds; a date is not understood and counts as none.
+/// Seconds, however many; a date is not understood and counts as none.
 fn retry_after(value: Option<&HeaderValue>) -> Option<u64> {
-    value?.to_str().ok()?.trim().parse().ok()
+    let text = value?.to_str().ok()?.trim();
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
 /// Send: the request as it came, with the headers that travel, over the worker's pool.
@@ -109,17 +111,18 @@ fn target(held: &Held<'_>, upstream: &Upstream) -> http::Uri {
     origin.target(&path.unwrap_or_else(|| PathAndQuery::from_static("/")))
 }
 
-/// Relay: an event stream goes on as it comes, anything else once it is whole.
+/// Relay: an event stream goes on as it comes, anything else once it is whole. So does a failure that
+/// came as an event stream: it may be tried again elsewhere, and only one that has ended is settled,
+/// which its worker's breaker waits for.
 async fn relay(
     held: &Held<'_>,
     lease: Lease,
     head: http::response::Parts,
     exchange: Exchange,
 ) -> Result<Reply, Fault> {
-    let streams = is_event_stream(head.headers.get(header::CONTENT_TYPE))
-        || (held.stream
-            && head.status.is_success()
-            && !head.headers.contains_key(header::CONTENT_TYPE));
+    let kind = head.headers.get(header::CONTENT_TYPE);
+    let streams =
+        head.status.is_success() && (is_event_stream(kind) || (held.stream && kind.is_none()));
     let status = head.status.as_u16();
     let waits = head.headers.contains_key(header::RETRY_AFTER);
     let notes = if head.status.is_success() {

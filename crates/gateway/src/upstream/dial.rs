@@ -8,8 +8,8 @@ use std::pin::Pin;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 
-use super::Origin;
 use super::origin::is_off_limits;
+use super::{Origin, WorkerTls};
 
 /// A byte stream to a worker.
 pub type Socket = Box<dyn Duplex>;
@@ -28,9 +28,19 @@ pub trait Dial: Send + Sync + fmt::Debug {
     ) -> Pin<Box<dyn Future<Output = io::Result<Socket>> + Send + 'a>>;
 }
 
-/// Plain TCP without Nagle's delay (001, "No Nagle delay").
+/// TCP without Nagle's delay (001, "No Nagle delay"), and TLS above it where the URL asks for it.
 #[derive(Debug, Default)]
-pub struct TcpDial;
+pub struct TcpDial {
+    tls: WorkerTls,
+}
+
+impl TcpDial {
+    /// One that speaks TLS by these terms.
+    #[must_use]
+    pub const fn new(tls: WorkerTls) -> Self {
+        Self { tls }
+    }
+}
 
 impl Dial for TcpDial {
     fn dial<'a>(
@@ -40,6 +50,9 @@ impl Dial for TcpDial {
         Box::pin(async move {
             let stream = connect(origin).await?;
             stream.set_nodelay(true)?;
+            if origin.is_secure() {
+                return self.tls.secure(origin, stream).await;
+            }
             Ok(Box::new(stream) as Socket)
         })
     }

@@ -256,7 +256,7 @@ async fn converse(pool: &Pool, question: Question<'_>) -> Result<(StatusCode, By
     let mut link = pool.open().await.map_err(|error| error.to_string())?;
     let answer = link.sender.send_request(request);
     let mut answered = pin!(async {
-        let response = answer.await.map_err(|error| error.to_string())?;
+        let response = answer.await.map_err(|error| in_words(&error))?;
         let (parts, body) = response.into_parts();
         // Never followed: a worker could send the gateway, and its key, anywhere.
         if parts.status.is_redirection() {
@@ -266,7 +266,7 @@ async fn converse(pool: &Pool, question: Question<'_>) -> Result<(StatusCode, By
             return Ok((parts.status, Bytes::new()));
         }
         let body = http_body_util::Limited::new(body, MAX_FETCH_BYTES);
-        let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
+        let body = body.collect().await.map_err(|error| in_words(&*error))?.to_bytes();
         Ok::<_, String>((parts.status, body))
     });
     poll_fn(|cx| {
@@ -277,4 +277,9 @@ async fn converse(pool: &Pool, question: Question<'_>) -> Result<(StatusCode, By
         }
     })
     .await
+}
+
+/// An error with its cause: hyper's own words leave that out, and with it what a worker's TLS says of us.
+fn in_words(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }

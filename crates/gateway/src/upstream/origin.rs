@@ -10,6 +10,7 @@ use http::{HeaderValue, Uri};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     url: String,
+    secure: bool,
     host: String,
     port: u16,
     authority: HeaderValue,
@@ -19,7 +20,7 @@ pub struct Origin {
 /// Why a URL cannot be a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginError {
-    /// Not `http://host[:port][/path]`.
+    /// Not `http://host[:port][/path]` or the same with `https`.
     Malformed,
     /// A scheme that is not served.
     Scheme(String),
@@ -34,7 +35,10 @@ impl fmt::Display for OriginError {
         match self {
             Self::Malformed => f.write_str("expected a URL like http://host:8000"),
             Self::Scheme(scheme) => {
-                write!(f, "scheme '{scheme}' is not supported; use http://host:8000")
+                write!(
+                    f,
+                    "scheme '{scheme}' is not supported; use http://host:8000 or https://host"
+                )
             }
             Self::Extra => f.write_str("a worker URL has no credentials and no query"),
             Self::OffLimits => f.write_str("link-local and metadata addresses cannot be workers"),
@@ -46,14 +50,15 @@ impl Origin {
     /// Parses a worker URL.
     ///
     /// # Errors
-    /// When it is not a plain `http` URL.
+    /// When it is not a plain `http` or `https` URL.
     pub fn parse(url: &str) -> Result<Self, OriginError> {
         let uri: Uri = url.parse().map_err(|_| OriginError::Malformed)?;
         let scheme = uri.scheme().ok_or(OriginError::Malformed)?;
         // A capital scheme is refused as the peers refuse it: the URL is an identity, not only an
         // address.
-        if *scheme != Scheme::HTTP || !url.starts_with("http://") {
-            return Err(OriginError::Scheme(scheme.as_str().to_owned()));
+        let secure = *scheme == Scheme::HTTPS;
+        if !url.starts_with(if secure { "https://" } else { "http://" }) {
+            return Err(OriginError::Scheme(url.split(':').next().unwrap_or_default().to_owned()));
         }
         let authority = uri.authority().ok_or(OriginError::Malformed)?;
         if authority.as_str().contains('@') || uri.query().is_some() || url.contains('#') {
@@ -68,11 +73,13 @@ impl Origin {
         }
         // `http` takes a port it cannot hold for none at all.
         let port = match authority.as_str().strip_prefix(authority.host()) {
+            Some("") if secure => 443,
             Some("") => 80,
             _ => authority.port_u16().filter(|port| *port > 0).ok_or(OriginError::Malformed)?,
         };
         Ok(Self {
             url: url.trim_end_matches('/').to_owned(),
+            secure,
             host,
             port,
             authority: HeaderValue::from_str(authority.as_str())
@@ -85,6 +92,12 @@ impl Origin {
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Whether the worker is reached by TLS.
+    #[must_use]
+    pub const fn is_secure(&self) -> bool {
+        self.secure
     }
 
     /// Host name or address, IPv6 without brackets.
@@ -148,9 +161,12 @@ mod tests {
             ("http://w1", "w1", 80, "http://w1"),
             ("http://[::1]:9", "::1", 9, "http://[::1]:9"),
             ("http://w1:8/base/", "w1", 8, "http://w1:8/base"),
+            ("https://w1", "w1", 443, "https://w1"),
+            ("https://w1:80/", "w1", 80, "https://w1:80"),
         ] {
             let origin = Origin::parse(url).unwrap();
             assert_eq!((origin.host(), origin.port(), origin.url()), (host, port, seen));
+            assert_eq!(origin.is_secure(), url.starts_with("https"));
         }
     }
 
@@ -160,8 +176,10 @@ mod tests {
             "w1:8000",
             "/w1",
             "",
-            "https://w1",
             "HTTP://w1",
+            "HTTPS://w1",
+            "https://",
+            "https://169.254.169.254",
             "ftp://w1",
             "http://",
             "http://u:p@w1",
@@ -180,8 +198,8 @@ mod tests {
         ] {
             assert!(Origin::parse(url).is_err(), "{url}");
         }
-        let error = Origin::parse("https://w1").unwrap_err();
-        assert!(error.to_string().contains("'https' is not supported"), "{error}");
+        let error = Origin::parse("ftp://w1").unwrap_err();
+        assert!(error.to_string().contains("'ftp' is not supported"), "{error}");
     }
 
     #[test]

@@ -52,6 +52,8 @@ mod slow_readers;
 #[cfg(test)]
 mod stickiness;
 #[cfg(test)]
+mod tls;
+#[cfg(test)]
 mod uploads;
 #[cfg(test)]
 mod usage;

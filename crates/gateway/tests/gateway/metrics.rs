@@ -223,3 +223,29 @@ async fn nothing_that_was_sent_becomes_a_label() {
         20
     );
 }
+
+/// Whoever holds the metrics listener's connections holds them for a while only: they are files that
+/// clients could need.
+#[tokio::test(start_paused = true)]
+async fn a_scrape_has_its_time_and_its_connection_ends_with_it() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |_| {}).await;
+    let whole = "GET /metrics HTTP/1.1\r\nhost: gw\r\n\r\n";
+    for (said, room, secs) in
+        [(whole, 1 << 20, 0), (whole, 64, 30), ("GET /metr", 64, 30), ("", 64, 30)]
+    {
+        let (mut client, theirs) = tokio::io::duplex(room);
+        let begun = tokio::time::Instant::now();
+        let scraped = tokio::spawn(std::sync::Arc::clone(&rig.gw).scraped(theirs));
+        tokio::io::AsyncWriteExt::write_all(&mut client, said.as_bytes()).await.unwrap();
+        within("it ends", scraped).await.unwrap();
+        assert_eq!(begun.elapsed().as_secs(), secs, "{said:?} into {room} bytes");
+        if secs == 0 {
+            let mut answer = String::new();
+            tokio::io::AsyncReadExt::read_to_string(&mut client, &mut answer).await.unwrap();
+            assert!(
+                answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("smg_worker_health")
+            );
+        }
+    }
+}

@@ -170,6 +170,8 @@ async fn a_method_that_a_path_does_not_answer_is_told_which_it_does() {
     let rig = Rig::start(&[&w], |_| {}).await;
     for (method, path, allow) in [
         ("GET", "/v1/chat/completions", "POST"),
+        ("GET", "/v1/messages", "POST"),
+        ("PUT", "/v1/messages/count_tokens", "POST"),
         ("PUT", "/v1/completions", "POST"),
         ("OPTIONS", "/v1/chat/completions", "POST"),
         ("DELETE", "/v1/models", "GET, HEAD"),
@@ -184,6 +186,8 @@ async fn a_method_that_a_path_does_not_answer_is_told_which_it_does() {
         let reply = client.reply().await;
         reply.is_refusal(405, "method_not_allowed");
         assert_eq!(reply.header("allow").as_deref(), Some(allow));
+        // Anthropic's SDKs look for the outer type.
+        assert_eq!(reply.json()["type"] == "error", path.starts_with("/v1/messages"), "{path}");
         assert_eq!(client.get("/health").await.status, 200, "{method} {path}: out of step");
     }
     assert_eq!(w.served(), 0);

@@ -76,9 +76,48 @@ async fn a_lone_worker_is_asked_again_as_late_as_it_says_or_not_at_all() {
     w.next(status(429, "retry-after: 7\r\n"));
     assert_eq!(turn(&rig).await.0, 200);
     assert!(began.elapsed() >= Duration::from_secs(7));
-    w.next(status(429, "retry-after: 31\r\n"));
-    let reply = rig.chat(CHAT).await;
-    assert_eq!((reply.status, reply.header("retry-after").as_deref()), (429, Some("31")));
+    for late in ["31", "99999999999999999999"] {
+        w.next(status(429, &format!("retry-after: {late}\r\n")));
+        let reply = rig.chat(CHAT).await;
+        assert_eq!((reply.status, reply.header("retry-after").as_deref()), (429, Some(late)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_comes_as_an_event_stream_is_a_failure() {
+    for code in [500, 502, 503, 504] {
+        let (a, b) = (Worker::new("w1"), Worker::new("w2"));
+        let rig = Rig::start(&[&a, &b], |settings| {
+            retries(settings);
+            settings.breaker = BreakerRules { failures: Some(1), successes: 1, timeout_ms: 60_000 };
+        })
+        .await;
+        let (_, home) = turn(&rig).await;
+        let pinned = if home == "w1" { &a } else { &b };
+        let body = "data: {\"error\":1}\n\n";
+        let kind = ["content-type: text/event-stream"];
+        pinned.next(script().say(answer(&format!("{code} Told"), &kind, body)));
+        let (answered, elsewhere) = turn(&rig).await;
+        assert_eq!(answered, 200, "{code}");
+        assert_ne!(elsewhere, home, "{code}");
+        let worker = ("worker", pinned.url());
+        assert_eq!(rig.count("smg_worker_cb_state", &[worker]), 1, "{code}");
+        let failed = [worker, ("outcome", "failure")];
+        assert_eq!(rig.count("smg_worker_cb_outcomes_total", &failed), 1, "{code}");
+        rig.is_at_rest().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_stream_that_goes_on_is_waited_for_and_passed_on_whole() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |_| {}).await;
+    let head = events_head().replace("200 OK", "400 Bad Request");
+    w.next(script().say(head).pause(5.0).say(chunked("data: {\"error\":1}\n\n")).say("0\r\n\r\n"));
+    let reply = rig.chat(CHAT_STREAM).await;
+    assert_eq!((reply.status, reply.text()), (400, "data: {\"error\":1}\n\n"));
+    assert_eq!(reply.header("content-type").as_deref(), Some("text/event-stream"));
+    rig.is_at_rest().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,16 +11,19 @@ use smg_gateway::settings::{
     ExpectedWait, HealthChecks, LoadPolling, OverloadRules, Placement, PolicyName, PrefixRules,
     RetryRules, Settings, Startup, Sticky, Thresholds,
 };
+use smg_gateway::upstream::WorkerTls;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 mod client;
 mod net;
 mod script;
+mod tls;
 mod worker;
 
 pub(crate) use client::{Client, Ended, Reply, post};
 pub(crate) use script::{Script, answer, chunked, events, events_head, json, script};
+pub(crate) use tls::Authority;
 pub(crate) use worker::{Door, Worker};
 
 /// The longest any wait of a test may last on the paused clock.
@@ -52,7 +55,7 @@ impl Rig {
     pub(crate) fn unready(workers: &[&Worker], change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = settings(workers);
         change(&mut settings);
-        let net = Arc::new(net::Net::of(workers));
+        let net = Arc::new(net::Net::of(workers, settings.worker_tls.clone()));
         let gw = Gateway::start(settings, net, Handle::current()).expect("settings that start");
         Self { gw }
     }
@@ -187,12 +190,22 @@ fn placement() -> Placement {
     }
 }
 
+fn health() -> HealthChecks {
+    HealthChecks {
+        interval: Duration::from_secs(60),
+        timeout: Duration::from_secs(5),
+        thresholds: Thresholds { failure: 3, success: 2 },
+        endpoint: "/health".to_owned(),
+    }
+}
+
 fn settings(workers: &[&Worker]) -> Settings {
     let anywhere = "127.0.0.1:0".parse().expect("an address");
     Settings {
         listen: anywhere,
         metrics: anywhere,
         duration_buckets: vec![1.0],
+        tls: None,
         access: Access::default(),
         workers: workers.iter().map(|worker| worker.origin()).collect(),
         aliases: std::collections::BTreeMap::new(),
@@ -202,12 +215,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             delay: Duration::ZERO,
             dp_aware: false,
         },
-        health: Some(HealthChecks {
-            interval: Duration::from_secs(60),
-            timeout: Duration::from_secs(5),
-            thresholds: Thresholds { failure: 3, success: 2 },
-            endpoint: "/health".to_owned(),
-        }),
+        health: Some(health()),
         placement: placement(),
         index_sweep: None,
         loads: LoadPolling {
@@ -233,6 +241,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             max_idle: 500,
             connect_timeout: Duration::from_secs(10),
         },
+        worker_tls: WorkerTls::default(),
         retry: RetryRules {
             attempts: 1,
             initial_ms: 50,

@@ -185,7 +185,15 @@ async fn a_workers_own_overload_rules_hold() {
         ("null", 200),
     ] {
         let spec = format!(r#"{{"overload":{overload}}}"#);
-        assert_eq!(rig.ask("PATCH", &at, &spec).await.status, 200);
+        let changed = rig.ask("PATCH", &at, &spec).await;
+        assert_eq!(changed.status, 200);
+        for reply in [changed, rig.get(&at).await] {
+            let said: serde_json::Value = serde_json::from_str(overload).unwrap();
+            let told = &reply.json()["overload"];
+            let told_all =
+                said.as_object().is_none_or(|said| said.iter().all(|(k, v)| told[k] == *v));
+            assert!(told_all && told.is_null() == said.is_null(), "{overload}: {told}");
+        }
         later(10.0).await;
         settle().await;
         assert_eq!(rig.chat(CHAT).await.status, status, "{overload}");

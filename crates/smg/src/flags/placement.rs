@@ -115,13 +115,6 @@ pub(crate) struct LoadFlags {
     /// Without one of the two above: --worker-overload-token-usage 0.9
     #[arg(long)]
     pub(crate) worker_overload_protection: bool,
-
-    // Of other versions; understood so that they can be explained.
-    #[arg(long, hide = true)]
-    pub(crate) disable_worker_overload_protection: bool,
-
-    #[arg(long, hide = true)]
-    pub(crate) worker_overload_shed: bool,
 }
 
 /// `--policy`.

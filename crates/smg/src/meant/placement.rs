@@ -33,22 +33,6 @@ pub(super) fn loads(flags: &LoadFlags) -> Meant<LoadPolling> {
 }
 
 fn overload(flags: &LoadFlags) -> Meant<OverloadRules> {
-    for (typed, flag, why) in [
-        (
-            flags.disable_worker_overload_protection,
-            "--disable-worker-overload-protection",
-            "overload protection is off unless a --worker-overload-… flag asks for it; leave this out",
-        ),
-        (
-            flags.worker_overload_shed,
-            "--worker-overload-shed",
-            "requests are always shed when every worker is overloaded; leave this out",
-        ),
-    ] {
-        if typed {
-            return Err(Complaint(format!("{flag}: {why}")));
-        }
-    }
     let waiting = flags.worker_overload_waiting_requests;
     let waiting = waiting.map(|n| count("--worker-overload-waiting-requests", n)).transpose()?;
     let flag = "--worker-overload-token-usage";

@@ -66,7 +66,7 @@ const REFUSED: &[&str] = &[
     "--request-id-headers b@d",
     "--routing-key-headers x-fine na:me",
     "--worker-urls w1:8000",
-    "--worker-urls https://w1",
+    "--worker-urls ftp://w1",
     "--worker-urls http://169.254.169.254",
     "--api-key=",
     "--api-key k\u{e9}y",
@@ -82,6 +82,11 @@ const REFUSED: &[&str] = &[
     "--admin-api-key hush --tenant-api-key a=hush",
     "--cors-allowed-origins *",
     "--cors-allowed-origins https://a.example https://b.example/",
+    "--tls-cert-path /no/such",
+    "--tls-key-path /no/such",
+    "--client-cert-path /no/such",
+    "--client-key-path /no/such",
+    "--ca-cert-paths /no/such",
     "--worker-startup-timeout-secs 0",
     "--worker-startup-check-interval 0",
     "--worker-startup-delay -1",
@@ -142,6 +147,8 @@ const REFUSED: &[&str] = &[
     "--worker-overload-token-usage 1.1",
     "--disable-worker-overload-protection",
     "--worker-overload-shed",
+    "--enable-mesh",
+    "--enable-wasm",
 ];
 
 #[test]
@@ -270,5 +277,54 @@ fn overload_protection_is_off_until_a_flag_asks_for_it() {
     ] {
         let overload = meant(&format!("--policy random {typed}")).unwrap().loads.overload;
         assert_eq!((overload.waiting, overload.token_usage), (waiting, token_usage), "{typed}");
+    }
+}
+
+/// A file of this test's own, gone with it.
+struct Pem(std::path::PathBuf);
+
+impl Pem {
+    fn holding(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("smg-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+}
+
+impl fmt::Display for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+impl Drop for Pem {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn certificates_and_keys_are_tried_at_start() {
+    let pair = || rcgen::generate_simple_self_signed(["gw".to_owned()]).unwrap();
+    let (one, other) = (pair(), pair());
+    let cert = Pem::holding("cert", &one.cert.pem());
+    let key = Pem::holding("key", &one.signing_key.serialize_pem());
+    let foreign = Pem::holding("foreign", &other.signing_key.serialize_pem());
+    let meant = |typed: String| meant(&format!("--policy random {typed}"));
+    let settings =
+        meant(format!("--tls-cert-path {cert} --tls-key-path {key} --ca-cert-paths {cert}"));
+    assert!(settings.unwrap().tls.is_some());
+    assert!(meant(String::new()).unwrap().tls.is_none());
+    let mutual = format!("--client-cert-path {cert} --client-key-path {key}");
+    let trusted = format!("{mutual} --ca-cert-paths {cert} {cert} --worker-urls https://w1");
+    assert!(meant(trusted).is_ok());
+    for (typed, at_fault) in [
+        (format!("--tls-cert-path {cert} --tls-key-path {foreign}"), "--tls-key-path"),
+        (format!("--client-cert-path {key} --client-key-path {key}"), "--client-cert-path"),
+        (format!("--client-cert-path {cert}"), "--client-cert-path"),
+        (format!("--ca-cert-paths {cert} {key}"), "--ca-cert-paths"),
+    ] {
+        let Err(Complaint(said)) = meant(typed) else { panic!("{at_fault} was accepted") };
+        assert!(said.starts_with(at_fault) && !said.contains("BEGIN PRIVATE"), "{said}");
     }
 }

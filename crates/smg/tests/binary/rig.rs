@@ -49,11 +49,18 @@ impl Gateway {
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = lines_of(process.stdout.take().unwrap());
         let gateway = Self { port, metrics, process: process.into(), lines: lines.into() };
-        gateway.wait_for_log("listens on");
-        for _ in workers {
-            gateway.wait_for_log("worker registered");
-        }
+        gateway.is_ready(workers.len());
         gateway
+    }
+
+    /// Waits for the banner and so many workers; on a busy machine a worker may come first.
+    fn is_ready(&self, workers: usize) {
+        let (mut listens, mut registered) = (false, 0);
+        while !listens || registered < workers {
+            let line = self.wait_for_log("");
+            listens |= line.contains("listens on");
+            registered += usize::from(line.contains("worker registered"));
+        }
     }
 
     /// One whose stdout and stderr have been closed at their other end.

@@ -85,6 +85,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
         listen: "127.0.0.1:1".parse().unwrap(),
         metrics: "127.0.0.1:2".parse().unwrap(),
         duration_buckets: vec![1.0],
+        tls: None,
         access: crate::settings::Access::default(),
         workers: vec![Origin::parse("http://w1").unwrap()],
         aliases: std::collections::BTreeMap::new(),
@@ -123,6 +124,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             idle_timeout: None,
         },
         connections: CONNECTIONS,
+        worker_tls: crate::upstream::WorkerTls::default(),
         request_timeout: Duration::from_secs(60),
         retry: crate::settings::RetryRules {
             attempts: 1,

@@ -4,10 +4,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use smg_gateway::Gateway;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use smg_gateway::upstream::Socket;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinHandle;
 
-use super::within;
+use super::{Authority, within};
 
 /// How an answer's body ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl Reply {
 
 /// One client connection.
 pub(crate) struct Client {
-    socket: DuplexStream,
+    socket: Socket,
     unread: Vec<u8>,
     conversation: JoinHandle<()>,
 }
@@ -83,7 +84,13 @@ impl Client {
     pub(super) fn connect_from(gw: &Arc<Gateway>, pipe: usize, peer: IpAddr) -> Self {
         let (socket, theirs) = tokio::io::duplex(pipe);
         let conversation = tokio::spawn(Arc::clone(gw).converse(theirs, peer));
-        Self { socket, unread: Vec::new(), conversation }
+        Self { socket: Box::new(socket), unread: Vec::new(), conversation }
+    }
+
+    /// Shakes hands with the gateway, which must be this host.
+    pub(crate) async fn secured(mut self, authority: &Authority, host: &'static str) -> Self {
+        self.socket = authority.connect(host, self.socket).await;
+        self
     }
 
     /// Sends these bytes.

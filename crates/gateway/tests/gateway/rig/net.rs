@@ -5,18 +5,19 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 
-use smg_gateway::upstream::{Dial, Origin, Socket};
+use smg_gateway::upstream::{Dial, Origin, Socket, WorkerTls};
 
 use super::Worker;
 
 pub(super) struct Net {
     workers: HashMap<String, Worker>,
+    tls: WorkerTls,
 }
 
 impl Net {
-    pub(super) fn of(workers: &[&Worker]) -> Self {
+    pub(super) fn of(workers: &[&Worker], tls: WorkerTls) -> Self {
         let named = |worker: &&Worker| (worker.url().to_owned(), Worker::clone(worker));
-        Self { workers: workers.iter().map(named).collect() }
+        Self { workers: workers.iter().map(named).collect(), tls }
     }
 }
 
@@ -34,7 +35,9 @@ impl Dial for Net {
     ) -> Pin<Box<dyn Future<Output = io::Result<Socket>> + Send + 'a>> {
         Box::pin(async move {
             let worker = self.workers.get(origin.url());
-            worker.ok_or(io::ErrorKind::NotFound)?.dialled().await
+            let worker = worker.ok_or(io::ErrorKind::NotFound)?;
+            let socket = worker.dialled().await?;
+            if origin.is_secure() { self.tls.secure(origin, socket).await } else { Ok(socket) }
         })
     }
 }

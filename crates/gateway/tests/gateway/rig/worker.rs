@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use smg_gateway::upstream::{Origin, Socket};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 use super::script::{Act, Script, answer, json};
 use super::{MODEL, within};
@@ -51,9 +52,10 @@ impl Received {
 }
 
 /// What is known of a worker.
-#[derive(Debug)]
 pub(crate) struct Story {
     door: Door,
+    /// How it shakes hands, at https.
+    front: Option<TlsAcceptor>,
     probes: Probes,
     scripts: VecDeque<Script>,
     usual: Script,
@@ -72,7 +74,7 @@ pub(crate) struct Story {
 }
 
 /// A scripted worker; clones are the same worker.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Worker {
     origin: Origin,
     pipe: usize,
@@ -86,9 +88,21 @@ impl Worker {
         Self::serving(name, &[MODEL])
     }
 
+    /// One at https, on the port of that.
+    pub(crate) fn secure(name: &str) -> Self {
+        let origin = Origin::parse(&format!("https://{name}")).expect("a worker's URL");
+        Self { origin, ..Self::new(name) }
+    }
+
+    /// From now on it shakes hands so.
+    pub(crate) fn shakes(&self, front: TlsAcceptor) {
+        self.tell(|story| story.front = Some(front));
+    }
+
     pub(crate) fn serving(name: &str, models: &[&'static str]) -> Self {
         let story = Story {
             door: Door::Open,
+            front: None,
             probes: Probes {
                 health: Some("200 OK"),
                 models: models.to_vec(),
@@ -232,7 +246,15 @@ impl Worker {
             // An error means that the other side has closed.
             let _ = connection.serve().await;
         });
-        Ok(Box::new(theirs))
+        let Some(acceptor) = self.now(|story| story.front.clone()) else {
+            return Ok(Box::new(theirs));
+        };
+        let (outer, inner) = tokio::io::duplex(self.pipe);
+        tokio::spawn(async move {
+            let (mut inner, mut theirs) = (acceptor.accept(inner).await?, theirs);
+            tokio::io::copy_bidirectional(&mut inner, &mut theirs).await
+        });
+        Ok(Box::new(outer))
     }
 
     fn tell<T>(&self, change: impl FnOnce(&mut Story) -> T) -> T {

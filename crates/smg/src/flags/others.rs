@@ -1,0 +1,18 @@
+//! Flags of other versions and other gateways, understood so that they can be explained.
+
+use clap::Args;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct OtherFlags {
+    #[arg(long, hide = true)]
+    pub(crate) disable_worker_overload_protection: bool,
+
+    #[arg(long, hide = true)]
+    pub(crate) worker_overload_shed: bool,
+
+    #[arg(long, hide = true)]
+    pub(crate) enable_mesh: bool,
+
+    #[arg(long, hide = true)]
+    pub(crate) enable_wasm: bool,
+}
