@@ -9,7 +9,8 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use siphasher::sip128::SipHasher24;
 use smg_wire::access::{
-    Caller, Credential, Door, Entry, Locks, credential, enter, is_passed_on, presented,
+    Caller, Credential, Door, Entry, Locks, credential, enter, is_of_a_page, is_passed_on,
+    presented,
 };
 use smg_wire::error::Refusal;
 use smg_wire::header::nominated;
@@ -86,14 +87,21 @@ impl Access {
         Locks { inference: !self.inference.is_empty(), admin: self.admin.is_some() }
     }
 
-    /// Why a request may not come in, if it may not.
-    pub(crate) fn refuses(&self, row: &Row, headers: &HeaderMap, peer: IpAddr) -> Option<Refusal> {
+    /// Why a request may not come in, if it may not; `allowed` is whether it is of a page that may ask.
+    pub(crate) fn refuses(
+        &self,
+        row: &Row,
+        headers: &HeaderMap,
+        peer: IpAddr,
+        allowed: bool,
+    ) -> Option<Refusal> {
         let door = row.door();
         // An open door looks at nobody.
-        if door == Door::Open || self.locks() == Locks::default() {
+        if door == Door::Open || (door == Door::Inference && !self.locks().inference) {
             return None;
         }
         let mut caller = self.known(headers);
+        caller.page = !allowed && is_of_a_page(headers);
         caller.local = peer.to_canonical().is_loopback() && !is_passed_on(headers);
         match enter(door, self.locks(), caller) {
             Entry::Granted => None,
@@ -106,6 +114,12 @@ impl Access {
                 StatusCode::FORBIDDEN,
                 "admin_loopback_only",
                 "Without --admin-api-key this route answers this machine only.",
+            )),
+            Entry::NotForPages => Some(Refusal::new(
+                StatusCode::FORBIDDEN,
+                "admin_not_for_pages",
+                "Without --admin-api-key this route answers no web page but those of \
+                 --cors-allowed-origins.",
             )),
         }
     }

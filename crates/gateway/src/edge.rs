@@ -199,7 +199,9 @@ fn refused(
         }
         return Some(reply);
     }
-    if let Some(refusal) = gw.access.refuses(row, request.headers(), peer) {
+    let headers = request.headers();
+    let allowed = gw.cors.allowed(headers).is_some();
+    if let Some(refusal) = gw.access.refuses(row, headers, peer, allowed) {
         return Some(unwelcome(&refusal, row));
     }
     let inference = row.inference.as_ref()?;

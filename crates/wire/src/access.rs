@@ -48,6 +48,8 @@ pub struct Caller {
     pub admin_key: bool,
     /// Sits at this machine.
     pub local: bool,
+    /// Is a web page whose origin the operator has not allowed.
+    pub page: bool,
 }
 
 /// Whether somebody comes in.
@@ -59,6 +61,8 @@ pub enum Entry {
     InvalidKey,
     /// Without an admin key in the world, only this machine is the operator's.
     LocalOnly,
+    /// A page that is open in somebody's browser is never the operator: it needs the admin key.
+    NotForPages,
 }
 
 /// Whether `caller` comes through `door`.
@@ -72,6 +76,7 @@ pub const fn enter(door: Door, locks: Locks, caller: Caller) -> Entry {
     match door {
         _ if locked && !brought => Entry::InvalidKey,
         Door::Admin if !locks.admin && locks.inference && !caller.local => Entry::LocalOnly,
+        Door::Admin if !locks.admin && caller.page => Entry::NotForPages,
         _ => Entry::Granted,
     }
 }
@@ -93,9 +98,17 @@ fn bearer(value: &HeaderValue) -> Option<&[u8]> {
 /// browser for a page of somebody else. Neither is the operator.
 #[must_use]
 pub fn is_passed_on(headers: &HeaderMap) -> bool {
-    const TRACES: [&str; 6] =
-        ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via", "origin"];
-    TRACES.iter().any(|trace| headers.contains_key(*trace))
+    const TRACES: [&str; 5] =
+        ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
+    is_of_a_page(headers) || TRACES.iter().any(|trace| headers.contains_key(*trace))
+}
+
+/// Whether a web page made this request. What it asks without reading the answer, such as an image or
+/// a form, has no preflight, and an image no `Origin`; a user who types the address comes from no site.
+#[must_use]
+pub fn is_of_a_page(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ORIGIN)
+        || headers.get_all("sec-fetch-site").iter().any(|site| site != "none")
 }
 
 /// Whose credential a request takes along to the worker: exactly one, or none.
@@ -147,28 +160,31 @@ mod tests {
         assert_eq!(Route::find("/v1/responses").door(), Door::Inference);
     }
 
-    const NOBODY: Caller = Caller { inference_key: false, admin_key: false, local: false };
+    const NOBODY: Caller =
+        Caller { inference_key: false, admin_key: false, local: false, page: false };
     const CLIENT: Caller = Caller { inference_key: true, ..NOBODY };
     const OPERATOR: Caller = Caller { admin_key: true, ..NOBODY };
     const LOCAL: Caller = Caller { local: true, ..NOBODY };
+    const PAGE: Caller = Caller { page: true, ..NOBODY };
 
     #[test]
     fn who_comes_through_which_door() {
-        use Entry::{Granted as Yes, InvalidKey as Key, LocalOnly as Local};
+        use Entry::{Granted as Yes, InvalidKey as Key, LocalOnly as Local, NotForPages as Page};
         let locks = |inference, admin| Locks { inference, admin };
         for (door, locks, entries) in [
-            // In the order nobody, client, operator, local.
-            (Door::Open, locks(true, true), [Yes, Yes, Yes, Yes]),
-            (Door::Inference, locks(false, false), [Yes, Yes, Yes, Yes]),
-            (Door::Inference, locks(true, false), [Key, Yes, Key, Key]),
-            (Door::Inference, locks(false, true), [Yes, Yes, Yes, Yes]),
-            (Door::Inference, locks(true, true), [Key, Yes, Key, Key]),
-            (Door::Admin, locks(false, false), [Yes, Yes, Yes, Yes]),
-            (Door::Admin, locks(true, false), [Local, Local, Local, Yes]),
-            (Door::Admin, locks(false, true), [Key, Key, Yes, Key]),
-            (Door::Admin, locks(true, true), [Key, Key, Yes, Key]),
+            // In the order nobody, client, operator, local, a page.
+            (Door::Open, locks(true, true), [Yes, Yes, Yes, Yes, Yes]),
+            (Door::Inference, locks(false, false), [Yes, Yes, Yes, Yes, Yes]),
+            (Door::Inference, locks(true, false), [Key, Yes, Key, Key, Key]),
+            (Door::Inference, locks(false, true), [Yes, Yes, Yes, Yes, Yes]),
+            (Door::Inference, locks(true, true), [Key, Yes, Key, Key, Key]),
+            (Door::Admin, locks(false, false), [Yes, Yes, Yes, Yes, Page]),
+            (Door::Admin, locks(true, false), [Local, Local, Local, Yes, Local]),
+            (Door::Admin, locks(false, true), [Key, Key, Yes, Key, Key]),
+            (Door::Admin, locks(true, true), [Key, Key, Yes, Key, Key]),
         ] {
-            let got = [NOBODY, CLIENT, OPERATOR, LOCAL].map(|caller| enter(door, locks, caller));
+            let got =
+                [NOBODY, CLIENT, OPERATOR, LOCAL, PAGE].map(|caller| enter(door, locks, caller));
             assert_eq!(got, entries, "{door:?} {locks:?}");
         }
     }
@@ -204,11 +220,19 @@ mod tests {
             ("forwarded", true),
             ("via", true),
             ("origin", true),
+            ("sec-fetch-site", true),
             ("user-agent", false),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_static("x"));
             assert_eq!(is_passed_on(&headers), passed_on, "{name}");
+        }
+        for (site, passed_on) in
+            [("none", false), ("same-origin", true), ("same-site", true), ("cross-site", true)]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert("sec-fetch-site", HeaderValue::from_static(site));
+            assert_eq!(is_passed_on(&headers), passed_on, "{site}");
         }
     }
 

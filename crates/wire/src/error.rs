@@ -78,7 +78,10 @@ fn kind(status: StatusCode, dialect: Dialect) -> &'static str {
     let anthropic = dialect == Dialect::Anthropic;
     match status {
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::UNAUTHORIZED if anthropic => "authentication_error",
+        StatusCode::FORBIDDEN if anthropic => "permission_error",
         StatusCode::NOT_FOUND if anthropic => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE if anthropic => "request_too_large",
         StatusCode::SERVICE_UNAVAILABLE if anthropic => "overloaded_error",
         status if status.is_server_error() && anthropic => "api_error",
         status if status.is_server_error() => "server_error",
@@ -125,6 +128,24 @@ mod tests {
             refusal.body(Dialect::Anthropic),
             r#"{"type":"error","error":{"type":"not_found_error","code":"model_not_found","message":"No \"m\".","param":"model"}}"#
         );
+    }
+
+    #[test]
+    fn each_status_has_the_type_that_its_vendor_gives_it() {
+        for (status, openai, anthropic) in [
+            (400, "invalid_request_error", "invalid_request_error"),
+            (401, "invalid_request_error", "authentication_error"),
+            (403, "invalid_request_error", "permission_error"),
+            (404, "invalid_request_error", "not_found_error"),
+            (413, "invalid_request_error", "request_too_large"),
+            (429, "rate_limit_error", "rate_limit_error"),
+            (500, "server_error", "api_error"),
+            (503, "server_error", "overloaded_error"),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(kind(status, Dialect::OpenAi), openai, "{status}");
+            assert_eq!(kind(status, Dialect::Anthropic), anthropic, "{status}");
+        }
     }
 
     #[test]

@@ -127,6 +127,51 @@ async fn without_an_admin_key_only_this_machine_is_the_operator() {
     proxied.reply().await.is_refusal(403, "admin_loopback_only");
 }
 
+/// A page asks from the operator's own machine, and some of what it asks no browser asks leave for.
+#[tokio::test(start_paused = true)]
+async fn no_page_is_the_operator_without_an_admin_key() {
+    let w = Worker::new("w1");
+    let page = "https://chat.example";
+    let open = |settings: &mut Settings| {
+        settings.access.cors = Cors::new(origin("https://chat.example").into_iter().collect());
+    };
+    let asked = |method: &str, path: &str, header: &str| {
+        format!("{method} {path} HTTP/1.1\r\nhost: gw\r\ncontent-length: 0\r\n{header}\r\n\r\n")
+    };
+    let rig = Rig::start(&[&w], open).await;
+    let shut = Rig::start(&[&w], keys(false)).await;
+    for (method, path) in [
+        ("GET", "/workers"),
+        ("POST", "/workers"),
+        ("GET", "/workers/7f"),
+        ("DELETE", "/workers/7f"),
+        ("GET", "/flush_cache"),
+        ("POST", "/flush_cache"),
+        ("GET", "/get_loads"),
+    ] {
+        for header in ["origin: https://evil.example", "origin: null", "sec-fetch-site: cross-site"]
+        {
+            for (rig, code) in [(&rig, "admin_not_for_pages"), (&shut, "admin_loopback_only")] {
+                let mut client = rig.client();
+                client.send(asked(method, path, header)).await;
+                client.reply().await.is_refusal(403, code);
+            }
+        }
+        for header in [
+            &*format!("origin: {page}\r\nsec-fetch-site: cross-site"),
+            "sec-fetch-site: none",
+            "a: b",
+        ] {
+            let mut client = rig.client();
+            client.send(asked(method, path, header)).await;
+            assert_ne!(client.reply().await.status, 403, "{method} {path} {header}");
+        }
+    }
+    assert_eq!(w.served(), 6, "caches are flushed for those alone who may");
+    let reply = rig.chat_with(&[("origin", "https://evil.example")], CHAT).await;
+    assert_eq!(reply.status, 200, "inference is open to whoever reaches it");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_admin_key_guards_the_workers_from_everybody() {
     let w = Worker::new("w1");
