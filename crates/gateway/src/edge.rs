@@ -42,16 +42,21 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const MAX_HELD_BYTES: usize = 64 * 1024;
 
 pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
+    let mut failing = false;
     loop {
         match listener.accept().await {
             Ok((socket, peer)) => {
+                failing = false;
                 // Small events leave at once (001, "No Nagle delay"). A socket that is gone already
                 // shows when it is read.
                 let _ = socket.set_nodelay(true);
                 tasks::spawn("client", receive(Arc::clone(&gw), socket, peer.ip()));
             }
             Err(error) => {
-                tracing::warn!(%error, "accept failed");
+                // Out of descriptors, it fails until somebody leaves: once is enough in the log.
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(%error, "accept failed; trying on");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

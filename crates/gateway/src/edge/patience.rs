@@ -27,7 +27,8 @@ const LINGER_BYTES: usize = 256 << 20;
 pub(super) struct Patience {
     /// In a single write.
     pub(super) write: Duration,
-    /// For a whole head, from its first byte; until then the connection is idle.
+    /// For a whole head, from its first byte; until then the connection is idle. For the first byte
+    /// of the first head it is as long.
     pub(super) head: Option<Duration>,
     /// For the next request.
     pub(super) idle: Option<Duration>,
@@ -110,6 +111,11 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
         }
         let deadline = match (self.head_since, self.patience) {
             (Some(since), Patience { head: Some(head), .. }) => since + head,
+            // Who connects and never asks anything is worth no more than half a head: the socket is
+            // one less for workers.
+            (None, Patience { head: Some(head), .. }) if self.seen == 0 => {
+                *self.idle_since.get_or_insert_with(Instant::now) + head
+            }
             (None, Patience { idle: Some(idle), .. }) => {
                 *self.idle_since.get_or_insert_with(Instant::now) + idle
             }

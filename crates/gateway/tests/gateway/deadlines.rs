@@ -143,7 +143,6 @@ async fn neither_an_idle_connection_nor_a_body_nor_an_answer_is_a_head() {
     let rig = Rig::start(&[&w], |_| {}).await;
     w.usually(script().pause(100.0).say(json("{}")));
     let mut client = rig.client();
-    later(3600.0).await;
     for _ in 0..2 {
         // A head in two pieces, a body in two pieces, a slow answer, an idle hour.
         let request = post("/v1/chat/completions", &[], CHAT);

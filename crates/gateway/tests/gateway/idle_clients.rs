@@ -56,8 +56,20 @@ async fn an_idle_client_is_closed_and_a_busy_one_never() {
         }
     }
     assert_eq!(closes_after(client).await, 100);
-    // Who has not asked anything yet is idle too.
-    assert_eq!(closes_after(rig.client()).await, 100);
+    // Who has not asked anything yet has as long as for a head.
+    assert_eq!(closes_after(rig.client()).await, 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_asks_is_closed_even_if_idle_ones_may_stay() {
+    let w = Worker::new("w1");
+    let rig = start(&w, 30, 0).await;
+    let (silent, late, mut asked) = (rig.client(), rig.client(), rig.client());
+    assert_eq!(asked.get("/health").await.status, 200);
+    assert_eq!(closes_after(silent).await, 30);
+    late.sees_the_end().await;
+    later(10_000.0).await;
+    assert_eq!(asked.get("/health").await.status, 200);
 }
 
 #[tokio::test(start_paused = true)]

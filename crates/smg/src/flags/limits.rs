@@ -32,11 +32,12 @@ pub(crate) struct LimitFlags {
     #[arg(long, value_name = "SECS", allow_negative_numbers = true, value_parser = whole)]
     pub(crate) buffered_body_timeout_secs: Option<i64>,
 
-    /// Longest head of a request, at least 8192
+    /// Longest head of a request that comes in pieces, at least 8192; one that comes at once may be
+    /// up to twice as long
     #[arg(long, value_name = "BYTES", default_value_t = 65536, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) max_header_bytes: i64,
 
-    /// How long a head may take to arrive, 0 for no bound
+    /// How long a head may take to arrive, and the first byte of a connection; 0 for no bound
     #[arg(long, value_name = "SECS", default_value_t = 30, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) header_read_timeout_secs: i64,
 
