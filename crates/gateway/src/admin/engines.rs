@@ -52,7 +52,7 @@ pub(super) async fn one(
     let paths: Vec<_> = paths.iter().map(|path| with_query(path, query)).collect();
     let routed = upstream.routed.clone();
     let _turn = match route {
-        Route::HealthGenerate => gw.words.acquire().await.ok(),
+        Route::HealthGenerate => Some(gw.words.try_acquire().map_err(|_| busy())?),
         _ => None,
     };
     let asked = async move { first_there(&upstream, &paths, within).await };
@@ -69,6 +69,14 @@ pub(super) async fn one(
     *reply.status_mut() = status;
     reply.headers_mut().insert(ROUTED_WORKER, routed);
     Ok(reply)
+}
+
+/// Anybody may ask for a word, so nobody waits for one: a queue would grow, and the engine would do
+/// little else.
+fn busy() -> Refusal {
+    let what = "Engines are being asked for a word by as many as may ask at once.";
+    let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "health_generate_busy", what);
+    Refusal { retry_after: Some(1), ..refusal }
 }
 
 fn with_query(path: &str, query: Option<&str>) -> String {

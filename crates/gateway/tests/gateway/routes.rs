@@ -133,6 +133,24 @@ async fn an_engine_says_who_it_is_and_tells_no_keys() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_more_than_four_ask_for_a_word_at_once_and_nobody_queues() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |_| {}).await;
+    w.door(Door::Silent);
+    let mut asking: Vec<_> = (0..4).map(|_| rig.client()).collect();
+    for client in &mut asking {
+        client.send("GET /health_generate HTTP/1.1\r\nhost: gw\r\n\r\n").await;
+    }
+    later(1.0).await;
+    rig.get("/health_generate").await.is_refusal(429, "health_generate_busy");
+    for client in &mut asking {
+        client.reply().await.is_refusal(502, "engine_not_answering");
+    }
+    w.door(Door::Open);
+    assert_eq!(rig.get("/health_generate").await.status, 404, "the worker's own");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_engine_that_cannot_say_a_word_is_told() {
     let w = Worker::new("w1");
     let rig = Rig::start(&[&w], |_| {}).await;
