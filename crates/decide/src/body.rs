@@ -45,11 +45,15 @@ pub enum Reason {
     PureForward,
     /// A streamed plan that found no worker from the headers alone.
     NoAvailableWorker,
+    /// The model in the body picks one of several policies (`--enable-igw`).
+    ModelSelection,
+    /// A vendor's API is behind the gateway, and the whole body is read for it.
+    OpenAi,
 }
 
 impl Reason {
     /// All reasons, for metrics that exist at zero.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::RoutingKeyOverride,
         Self::PolicyNeedsText,
         Self::ModelAmbiguous,
@@ -60,6 +64,8 @@ impl Reason {
         Self::RetryForfeited,
         Self::PureForward,
         Self::NoAvailableWorker,
+        Self::ModelSelection,
+        Self::OpenAi,
     ];
 
     /// The metric label.
@@ -76,6 +82,8 @@ impl Reason {
             Self::RetryForfeited => "retry_forfeited",
             Self::PureForward => "pure_forward",
             Self::NoAvailableWorker => "no_available_worker",
+            Self::ModelSelection => "model_selection",
+            Self::OpenAi => "openai",
         }
     }
 }
@@ -83,6 +91,10 @@ impl Reason {
 /// What the rules look at.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Facts {
+    /// A worker is somebody else's API.
+    pub external: bool,
+    /// `--enable-igw`.
+    pub model_selection: bool,
     /// `--routing-key-override`.
     pub key_override: bool,
     /// The effective policy reads the prompt and the request carries no valid tokens hint.
@@ -112,6 +124,10 @@ pub struct Plan {
 
 type Applies = fn(&Facts) -> bool;
 
+/// Modes that buffer whatever the rules say (001, "How the Router Decides").
+const MODES: [(Applies, Reason); 2] =
+    [(|f| f.external, Reason::OpenAi), (|f| f.model_selection, Reason::ModelSelection)];
+
 /// First match wins; the last row always matches.
 const RULES: [(Applies, Path, Reason); 9] = [
     (|f| f.key_override, Path::Buffered, Reason::RoutingKeyOverride),
@@ -128,11 +144,41 @@ const RULES: [(Applies, Path, Reason); 9] = [
 /// The plan for an eligible request.
 #[must_use]
 pub fn plan(facts: &Facts) -> Plan {
+    if let Some((_, reason)) = MODES.iter().find(|(applies, _)| applies(facts)) {
+        return Plan { path: Path::Buffered, reason: *reason };
+    }
     let fallback = Plan { path: Path::Streamed, reason: Reason::PureForward };
     RULES
         .iter()
         .find(|(applies, ..)| applies(facts))
         .map_or(fallback, |(_, path, reason)| Plan { path: *path, reason: *reason })
+}
+
+/// What a streamed plan meets when its worker is to be chosen, which may be a while later.
+#[derive(Clone, Copy, Debug)]
+pub struct Met {
+    /// Some worker rewrites request bodies.
+    pub worker_mutates: bool,
+    /// Workers for more than one model are registered.
+    pub several_models: bool,
+    /// Some worker can be chosen.
+    pub available: bool,
+}
+
+impl Plan {
+    /// The plan as it stands once a worker is chosen: a streamed one falls back to the buffered path
+    /// when the fleet has changed, or has nobody for it.
+    #[must_use]
+    pub fn met(self, met: Met) -> Self {
+        let back = match met {
+            _ if self.path == Path::Buffered => None,
+            Met { worker_mutates: true, .. } => Some(Reason::WorkerMutatesBody),
+            Met { several_models: true, .. } => Some(Reason::ModelAmbiguous),
+            Met { available: false, .. } => Some(Reason::NoAvailableWorker),
+            _ => None,
+        };
+        back.map_or(self, |reason| Self { path: Path::Buffered, reason })
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +210,30 @@ mod tests {
             (Facts::default(), Reason::NoContentLength),
         ] {
             assert_eq!(plan(&facts), Plan { path: Path::Buffered, reason });
+        }
+    }
+
+    #[test]
+    fn modes_that_always_buffer_come_before_every_rule() {
+        let facts = Facts { key_override: true, model_selection: true, ..sized(1) };
+        let buffered = |reason| Plan { path: Path::Buffered, reason };
+        assert_eq!(plan(&facts), buffered(Reason::ModelSelection));
+        assert_eq!(plan(&Facts { external: true, ..facts }), buffered(Reason::OpenAi));
+    }
+
+    #[test]
+    fn a_streamed_plan_falls_back_when_the_fleet_is_not_what_it_was() {
+        let streamed = Plan { path: Path::Streamed, reason: Reason::RetryForfeited };
+        let same = Met { worker_mutates: false, several_models: false, available: true };
+        assert_eq!(streamed.met(same), streamed);
+        for (met, reason) in [
+            (Met { worker_mutates: true, ..same }, Reason::WorkerMutatesBody),
+            (Met { several_models: true, ..same }, Reason::ModelAmbiguous),
+            (Met { available: false, ..same }, Reason::NoAvailableWorker),
+        ] {
+            assert_eq!(streamed.met(met), Plan { path: Path::Buffered, reason });
+            let buffered = Plan { path: Path::Buffered, reason: Reason::Retryable };
+            assert_eq!(buffered.met(met), buffered);
         }
     }
 

@@ -2,6 +2,8 @@
 
 use rand::{Rng, RngExt as _};
 
+use crate::settle::End;
+
 /// How a send ended without an answer that can be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -17,6 +19,13 @@ pub enum Fault {
     TooLarge,
     /// The deadline of the whole request passed.
     Timeout,
+    /// The client sent nothing for `--stream-body-stall-timeout-secs` (001, "Stalled and Aborted
+    /// Uploads").
+    UploadStalled,
+    /// A streamed body grew past `--max-payload-size`.
+    UploadTooLarge,
+    /// The client's upload failed before the whole body had been forwarded.
+    UploadAborted,
 }
 
 impl Fault {
@@ -27,6 +36,20 @@ impl Fault {
             Self::Connect | Self::Send | Self::Body => 500,
             Self::TooLarge => 502,
             Self::ConnectTimeout | Self::Timeout => 504,
+            Self::UploadStalled => 408,
+            Self::UploadTooLarge => 413,
+            Self::UploadAborted => 400,
+        }
+    }
+
+    /// How an exchange ended that failed like this: what a client does to its upload is never the
+    /// worker's fault.
+    #[must_use]
+    pub const fn end(self) -> End {
+        match self {
+            Self::Timeout => End::Timeout,
+            Self::UploadStalled | Self::UploadTooLarge | Self::UploadAborted => End::ClientGone,
+            _ => End::UpstreamBroke,
         }
     }
 
@@ -39,6 +62,9 @@ impl Fault {
             Self::Body => "read_response_body_failed",
             Self::TooLarge => "upstream_response_too_large",
             Self::ConnectTimeout | Self::Timeout => "call_upstream_timeout",
+            Self::UploadStalled => "request_body_stalled",
+            Self::UploadTooLarge => "request_body_too_large",
+            Self::UploadAborted => "request_body_aborted",
         }
     }
 }
@@ -177,7 +203,7 @@ impl Attempts {
             // After our own timeout the worker may still be at it, and a second answer to a request
             // whose first one had begun would cost the prefill twice.
             Sent::Failed(Fault::Timeout | Fault::Body) => false,
-            Sent::Failed(_) => true,
+            Sent::Failed(fault) => !matches!(fault.end(), End::ClientGone),
         }
     }
 }
@@ -229,6 +255,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_client_does_to_its_upload_is_not_the_workers_fault() {
+        for (fault, status, code) in [
+            (Fault::UploadStalled, 408, "request_body_stalled"),
+            (Fault::UploadTooLarge, 413, "request_body_too_large"),
+            (Fault::UploadAborted, 400, "request_body_aborted"),
+        ] {
+            assert_eq!(
+                (fault.status(), fault.code(), fault.end()),
+                (status, code, End::ClientGone)
+            );
+        }
+        assert_eq!(Fault::Timeout.end(), End::Timeout);
+        assert_eq!(Fault::TooLarge.end(), End::UpstreamBroke);
+    }
+
+    #[test]
     fn what_is_retried_and_what_that_does_to_the_pin() {
         for (sent, retried) in [
             (answered(408), Some(true)),
@@ -243,6 +285,9 @@ mod tests {
             (Sent::Failed(Fault::TooLarge), Some(false)),
             (Sent::Failed(Fault::Timeout), None),
             (Sent::Failed(Fault::Body), None),
+            (Sent::Failed(Fault::UploadStalled), None),
+            (Sent::Failed(Fault::UploadTooLarge), None),
+            (Sent::Failed(Fault::UploadAborted), None),
             (answered(200), None),
             (answered(400), None),
             (answered(404), None),

@@ -1,17 +1,21 @@
 //! Taking a request body.
 
 mod budget;
+mod coded;
+mod flow;
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use smg_wire::coding;
 use smg_wire::error::Refusal;
 use tokio::time::timeout;
 
 pub(crate) use self::budget::Budget;
+pub(crate) use self::flow::{Banks, Flow, Stopped, Upload};
 
 use self::budget::Charge;
 use crate::admission::RETRY_AFTER_SECS;
@@ -54,6 +58,23 @@ pub(crate) async fn take(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refus
     timeout(bounds.time, read(body, bounds)).await.unwrap_or_else(|_| Err(too_slow(bounds.time)))
 }
 
+/// Reads a body whole that may have come compressed.
+///
+/// # Errors
+/// As [`take`], and when it cannot be decoded.
+pub(crate) async fn take_decoded(
+    body: Incoming,
+    headers: &HeaderMap,
+    bounds: &Bounds,
+) -> Result<Bytes, Refusal> {
+    let coding = coding::of(headers).map_err(|_| coded::unknown())?;
+    let body = take(body, bounds).await?;
+    match coding {
+        Some(coding) => coded::decoded(body, coding, bounds).await,
+        None => Ok(body),
+    }
+}
+
 async fn read(mut body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
     let limit = bounds.bytes;
     let mut charge = Charge::none(bounds.budget.clone());
@@ -90,7 +111,11 @@ async fn read(mut body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
 pub(crate) fn is_unread(refusal: &Refusal) -> bool {
     matches!(
         refusal.code,
-        "request_body_too_large" | "request_body_timeout" | "buffer_budget_exhausted"
+        "request_body_too_large"
+            | "request_body_timeout"
+            | "request_body_stalled"
+            | "buffer_budget_exhausted"
+            | "unsupported_content_encoding"
     )
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Group {
     pub(crate) requests: Vec<IntCounter>,
     pub(crate) meters: Arc<ModelMeters>,
     pub(crate) selections: IntCounter,
+    /// Whether these are vendors, where no conversation is pinned.
+    pub(crate) external: bool,
 }
 
 /// Everything that is registered, at one moment.
@@ -56,8 +58,12 @@ pub(crate) struct Fleet {
     /// Sorted by id, which is the order of first registration.
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     pub(crate) models: HashMap<Arc<str>, Arc<Group>>,
+    /// Who takes models that nobody lists: vendors that were named without models.
+    pub(crate) anything: Option<Arc<Group>>,
     /// Whether some worker wants request bodies edited.
     pub(crate) mutates: bool,
+    /// Whether some worker is somebody else's API.
+    pub(crate) external: bool,
     /// Whether the default or any model's policy reads the prompt (001, rule 2).
     pub(crate) reads_prompt: bool,
 }
@@ -141,7 +147,15 @@ impl Pending {
     }
 }
 
+/// The name of [`Fleet::anything`] in metrics.
+const ANYTHING: &str = "external";
+
 impl Fleet {
+    /// Who serves this model.
+    pub(crate) fn group(&self, model: &str) -> Option<&Arc<Group>> {
+        self.models.get(model).or(self.anything.as_ref())
+    }
+
     /// The worker of this id.
     pub(crate) fn find(&self, id: Uuid) -> Option<&Arc<Upstream>> {
         self.upstreams.iter().find(|upstream| upstream.uuid == id)
@@ -348,6 +362,19 @@ impl Roster {
                 members.entry(Arc::clone(model)).or_default().push(Arc::clone(upstream));
             }
         }
+        let external = |upstream: &Arc<Upstream>| upstream.card.is_external();
+        for members in members.values_mut() {
+            // Vendors are for what no engine of our own serves.
+            if !members.iter().all(external) {
+                members.retain(|upstream| !external(upstream));
+            }
+        }
+        let open = upstreams.iter().filter(|up| external(up) && up.card.models.is_empty());
+        let open: Vec<_> = open.map(Arc::clone).collect();
+        let anything = (!open.is_empty()).then(|| {
+            let old = old.anything.as_ref();
+            Arc::new(self.group(old, &ANYTHING.into(), open, meters))
+        });
         let models = members.into_iter().map(|(model, members)| {
             let group = self.group(old.models.get(&model), &model, members, meters);
             (model, Arc::new(group))
@@ -357,7 +384,8 @@ impl Roster {
         let reads = |policy: &dyn Policy| policy.reads() == Reads::Prompt;
         let reads_prompt =
             reads(&*self.default) || models.values().any(|group| reads(&*group.policy));
-        Fleet { models, mutates, reads_prompt, upstreams }
+        let external = upstreams.iter().any(external);
+        Fleet { models, anything, mutates, external, reads_prompt, upstreams }
     }
 
     fn group(
@@ -370,7 +398,9 @@ impl Roster {
         meters.workers.set_pool_size(Leg::Regular, model, upstreams.len());
         let vetoed = upstreams.iter().filter(|upstream| upstream.worker.vetoed()).count();
         meters.overload.set_vetoed(model, vetoed);
-        let name = policy_of(&upstreams).unwrap_or(self.placement.policy);
+        let external = upstreams.iter().all(|upstream| upstream.card.is_external());
+        let vendors = external.then_some(PolicyName::LeastLoad);
+        let name = vendors.or(policy_of(&upstreams)).unwrap_or(self.placement.policy);
         let policy = match old {
             Some(old) if old.policy.name() == name.as_str() => Arc::clone(&old.policy),
             _ => make_policy(name, &self.placement, self.assignment),
@@ -391,7 +421,11 @@ impl Roster {
             requests: upstreams.iter().map(requests).collect(),
             workers: upstreams.iter().map(|upstream| Arc::clone(&upstream.worker)).collect(),
             upstreams,
-            meters: old.map_or_else(|| meters.router.model(model), |old| Arc::clone(&old.meters)),
+            external,
+            meters: old.filter(|old| old.external == external).map_or_else(
+                || meters.router.model(model, external),
+                |old| Arc::clone(&old.meters),
+            ),
             selections: meters.workers.selections(Leg::Regular, model, policy.name()),
             branches: meters.policies.of(policy.name()),
             policy,

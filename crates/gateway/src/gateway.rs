@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::access::Access;
 use crate::admission::Admission;
-use crate::body::{Bounds, Budget};
+use crate::body::{Banks, Bounds, Budget};
 use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::fleet::Roster;
@@ -55,6 +55,7 @@ pub struct Gateway {
 pub(crate) struct Limits {
     pub(crate) bodies: Bodies,
     pub(crate) upload: Bounds,
+    pub(crate) flow: Banks,
     pub(crate) request_timeout: Duration,
     pub(crate) retry: RetryRules,
     pub(crate) request_id_headers: Vec<http::HeaderName>,
@@ -94,6 +95,7 @@ impl Gateway {
                     time: settings.bodies.timeout,
                     budget: settings.bodies.max_buffered_total.map(Budget::new),
                 },
+                flow: Banks { bytes: settings.bodies.max_payload, stall: settings.bodies.stall },
                 request_timeout: settings.request_timeout,
                 retry: settings.retry,
                 request_id_headers: settings.request_id_headers.clone(),

@@ -133,6 +133,9 @@ impl std::error::Error for Broken {}
 const fn describe(fault: Fault) -> &'static str {
     match fault {
         Fault::Timeout => "The request timed out before the worker finished its answer.",
+        _ if matches!(fault.end(), End::ClientGone) => {
+            "The upload failed before the worker finished its answer."
+        }
         _ => "The worker broke off in the middle of its answer.",
     }
 }
@@ -183,8 +186,7 @@ impl Relay {
         fault: Fault,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        let end = if fault == Fault::Timeout { End::Timeout } else { End::UpstreamBroke };
-        self.settle(end);
+        self.settle(fault.end());
         if !self.tail.between_events() {
             // An error makes hyper drop what it has not written yet, the head included. It writes
             // whenever the body has nothing, so the error comes a turn later.

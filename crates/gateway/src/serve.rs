@@ -15,32 +15,33 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, StatusCode, request};
 use hyper::body::Incoming;
+use smg_decide::body::Path;
 use smg_decide::place::Candidates;
 use smg_decide::retry::{Attempts, Chances, Sent, Verdict};
 use smg_wire::error::Refusal;
 use smg_wire::header::ROUTED_WORKER;
-use smg_wire::json::Bad;
+use smg_wire::json::{Bad, Fields};
 use smg_wire::route::{Carries, Dialect, Inference, Route};
 use tokio::time::Instant;
 
-use self::attempt::attempt;
+use self::attempt::{Content, Sending, attempt};
 use self::refusals::{bad_body, shed, unavailable};
 use self::said::Said;
+use crate::body::Flow;
 use crate::edge::{Reply, closing, refuse};
-use crate::fleet::{Fleet, Group};
+use crate::fleet::{Fleet, Group, Upstream};
 use crate::gateway::Gateway;
-use crate::session::{Asking, Round, Way};
+use crate::session::{Asking, Lease, Round, Way};
 use crate::telemetry::ModelMeters;
 use crate::{admission, body};
 
-/// A request whose body is in hand.
-struct Held<'a> {
+/// A request, but for its body.
+#[derive(Clone, Copy)]
+struct Call<'a> {
     gw: &'a Gateway,
     route: Route,
     inference: &'a Inference,
     head: &'a request::Parts,
-    body: &'a Bytes,
-    stream: bool,
 }
 
 /// Serves an inference request.
@@ -53,7 +54,9 @@ pub(crate) async fn serve(
     let arrived = Instant::now();
     // Counted under no model's name until one that is served is known.
     let mut meters = Arc::clone(&gw.meters.router.no_model);
-    let reply = match carry_out(gw, route, inference, request, &mut meters).await {
+    let (head, body) = request.into_parts();
+    let call = Call { gw, route, inference, head: &head };
+    let reply = match carry_out(call, body, &mut meters).await {
         Ok(reply) => reply,
         Err(refusal) => {
             tracing::debug!(code = refusal.code, why = &*refusal.message, "refused");
@@ -65,23 +68,57 @@ pub(crate) async fn serve(
     reply
 }
 
+/// Plan, then one of two ways.
 async fn carry_out(
-    gw: &Arc<Gateway>,
-    route: Route,
-    inference: &Inference,
-    request: Request<Incoming>,
+    call: Call<'_>,
+    body: Incoming,
     meters: &mut Arc<ModelMeters>,
 ) -> Result<Reply, Refusal> {
-    plan::count(gw, &gw.fleet.load(), inference, &request);
-    let (head, body) = request.into_parts();
-    let body = body::take(body, &gw.limits.upload).await?;
+    let gw = call.gw;
+    let plan = plan::made(call, &body);
+    if plan.is_some_and(|plan| plan.path == Path::Streamed) {
+        let permit = admission::enter(gw.admission.as_ref()).await?;
+        if let Some(group) = plan::met(gw, plan) {
+            *meters = Arc::clone(&gw.meters.router.unread_model);
+            meters.request(call.route, false);
+            let reply = streamed(call, &group, body).await?;
+            return Ok(reply.map(|body| body.permitted(permit)));
+        }
+        // Whoever uploads holds no permit.
+    } else {
+        plan::count(gw, plan);
+    }
+    let body = body::take_decoded(body, &call.head.headers, &gw.limits.upload).await?;
     let permit = admission::enter(gw.admission.as_ref()).await?;
+    let reply = buffered(call, body, meters).await?;
+    Ok(reply.map(|body| body.permitted(permit)))
+}
+
+/// The body goes to a worker as it arrives, so the headers alone choose which, once.
+async fn streamed(call: Call<'_>, group: &Group, body: Incoming) -> Result<Reply, Refusal> {
+    let gw = call.gw;
+    let nothing = Fields::default();
+    let prompt = prompt::wanted(&*group.policy, call.inference, call.head, &nothing);
+    let (policy, headers) = (&*group.policy, &call.head.headers);
+    let asking = gw.session.asking(policy, None, headers, prompt::as_asked(&prompt));
+    let lease = gw.session.choose(group, &asking, &Round::default(), &gw.meters.sticky);
+    let content = Content::flowing(Flow::new(body, gw.limits.flow));
+    let mut sending = Sending { call, content, stream: false };
+    once(&mut sending, group, lease, asking.way).await
+}
+
+/// The body is in hand: it is read, and may be sent as often as retries allow.
+async fn buffered(
+    call: Call<'_>,
+    body: Bytes,
+    meters: &mut Arc<ModelMeters>,
+) -> Result<Reply, Refusal> {
+    let Call { gw, inference, head, .. } = call;
     let said = Said::read(&body, inference, &head.headers).map_err(bad_body)?;
     let stream = said.stream();
     let named = said.model().map_err(bad_body)?;
     let alias = named.as_deref().and_then(|name| gw.settings.aliases.get(name));
-    let renamed = alias.and_then(|model| said.renamed(&body, model));
-    let outgoing = renamed.map_or_else(|| body.clone(), |anew| gw.limits.upload.rewritten(anew));
+    let outgoing = said.outgoing(&body, alias.map(String::as_str), &gw.limits.upload);
     let found = match inference.carries {
         Carries::ResponseId => stored::find(gw, head.uri.path()).await,
         _ => model(gw, &gw.fleet.load(), alias.map(Cow::from).or(named)).map(|it| (it, None)),
@@ -89,20 +126,29 @@ async fn carry_out(
     if let Ok((group, _)) = &found {
         *meters = Arc::clone(&group.meters);
     }
-    meters.request(route, stream);
+    meters.request(call.route, stream);
     let (group, home) = found?;
     let way = match home {
         Some(worker) => Way::Home(worker),
         None => way(gw, inference, &group, &said).await?,
     };
     let rid = said.fields.rid(inference.rid);
-    let prompt = prompt::wanted(&*group.policy, inference, &head, &said.fields);
+    let prompt = prompt::wanted(&*group.policy, inference, head, &said.fields);
     let mut asking =
         gw.session.asking(&*group.policy, rid.as_deref(), &head.headers, prompt::as_asked(&prompt));
     asking.way = way;
-    let held = Held { gw, route, inference, head: &head, body: &outgoing, stream };
-    let reply = attempts(&held, group, &asking).await?;
-    Ok(reply.map(|body| body.permitted(permit)))
+    if gw.limits.retry.attempts > 1 {
+        let mut sending = Sending { call, content: Content::Kept(outgoing), stream };
+        return attempts(&mut sending, group, &asking).await;
+    }
+    let lease = gw.session.choose(&group, &asking, &Round::default(), &gw.meters.sticky);
+    // Nothing is read again, so what was read goes before the body does (001, "Early release").
+    drop(asking);
+    drop((rid, prompt, said));
+    drop(body);
+    gw.meters.router.released_early.inc_by(outgoing.len() as u64);
+    let mut sending = Sending { call, content: Content::Once(outgoing), stream };
+    once(&mut sending, &group, lease, way).await
 }
 
 /// What decides where a request to this model goes.
@@ -116,17 +162,18 @@ async fn way(
     match said.fields.previous_response().filter(|_| responses) {
         Some(id) => stored::previous(gw, group, &id).await.map(Way::Home),
         None if inference.anywhere => Ok(Way::Anywhere),
+        None if group.external => Ok(Way::Placed),
         None => Ok(Way::Sticky),
     }
 }
 
 /// Choose, send, judge, until there is something to pass on.
 async fn attempts(
-    held: &Held<'_>,
+    sending: &mut Sending<'_>,
     mut group: Arc<Group>,
     asking: &Asking<'_>,
 ) -> Result<Reply, Refusal> {
-    let gw = held.gw;
+    let Call { gw, route, .. } = sending.call;
     let begun = Instant::now();
     let (mut attempts, mut round, mut last) = (Attempts::default(), Round::default(), None);
     for made in 1.. {
@@ -134,31 +181,24 @@ async fn attempts(
             break;
         };
         let (upstream, receipt) = (Arc::clone(&lease.upstream), lease.receipt);
-        let timeout = upstream.terms.load().timeout.unwrap_or(gw.limits.request_timeout);
-        let deadline = begun + timeout;
-        if upstream.worker.vetoed() {
-            // A report came in since it was looked at.
-            group.policy.undo(&asking.ask, &upstream.worker, receipt);
-            gw.meters.overload.shed_dispatch.inc();
-            return Err(counted(gw, shed(gw, &group)));
-        }
-        let (sent, mut reply) = attempt(held, lease, deadline).await;
-        if note(gw, sent) {
+        let deadline = begun + timeout(gw, &upstream);
+        let sent = sending.to(&group, lease, deadline).await;
+        if sent.as_ref().map_or(true, |(sent, _)| has_failed(*sent)) {
             group.policy.undo(&asking.ask, &upstream.worker, receipt);
         }
-        reply.headers_mut().insert(ROUTED_WORKER, upstream.routed.clone());
+        let (sent, reply) = sent?;
         round.excluded.push(upstream.worker.id);
         let elsewhere = !matches!(asking.way, Way::Home(_)) && elsewhere(gw, &group, &round);
         match judge(gw, &mut attempts, sent, (elsewhere, deadline)) {
             Verdict::Final => return Ok(reply),
             Verdict::Exhausted => {
-                gw.meters.retries.exhausted(held.route);
+                gw.meters.retries.exhausted(route);
                 return Ok(reply);
             }
             Verdict::Retry { wait_ms, keep_pin } => {
                 let wait = Duration::from_millis(wait_ms);
                 tracing::debug!(worker = &*upstream.worker.url, ?sent, ?wait, "retrying");
-                gw.meters.retries.retried(held.route, made, wait);
+                gw.meters.retries.retried(route, made, wait);
                 round.keep_pin = keep_pin;
                 if !elsewhere {
                     round.excluded.clear();
@@ -169,7 +209,7 @@ async fn attempts(
             }
         }
         // The fleet may have changed while the worker was busy failing.
-        if let Some(now) = gw.fleet.load().models.get(&group.model) {
+        if let Some(now) = gw.fleet.load().group(&group.model) {
             group = Arc::clone(now);
         }
     }
@@ -179,12 +219,56 @@ async fn attempts(
     }
 }
 
+/// The same for a request that nobody can send again.
+async fn once(
+    sending: &mut Sending<'_>,
+    group: &Group,
+    lease: Option<Lease>,
+    way: Way,
+) -> Result<Reply, Refusal> {
+    let gw = sending.call.gw;
+    let lease = lease.ok_or_else(|| counted(gw, nobody(gw, group, way)))?;
+    let deadline = Instant::now() + timeout(gw, &lease.upstream);
+    let (_, reply) = sending.to(group, lease, deadline).await?;
+    Ok(reply)
+}
+
+/// How long a worker may take over a request, all attempts together.
+fn timeout(gw: &Gateway, upstream: &Upstream) -> Duration {
+    upstream.terms.load().timeout.unwrap_or(gw.limits.request_timeout)
+}
+
+impl Sending<'_> {
+    /// One attempt, counted; the answer is ready to be passed on, a failure too.
+    async fn to(
+        &mut self,
+        group: &Group,
+        lease: Lease,
+        deadline: Instant,
+    ) -> Result<(Sent, Reply), Refusal> {
+        let gw = self.call.gw;
+        let upstream = Arc::clone(&lease.upstream);
+        if upstream.worker.vetoed() {
+            // A report came in since it was looked at.
+            gw.meters.overload.shed_dispatch.inc();
+            return Err(counted(gw, shed(gw, group)));
+        }
+        let (sent, mut reply) = attempt(self, lease, deadline).await;
+        match sent {
+            Sent::Answered { status, .. } => gw.meters.router.attempt(status, ""),
+            Sent::Failed(fault) => gw.meters.router.attempt(fault.status(), fault.code()),
+        }
+        reply.headers_mut().insert(ROUTED_WORKER, upstream.routed.clone());
+        Ok((sent, reply))
+    }
+}
+
 /// Why no worker of a model takes the request: all have enough to do, or none is there.
 fn nobody(gw: &Gateway, group: &Group, way: Way) -> Refusal {
     let now = gw.clock.millis();
     let mut could = group.workers.iter().filter(|worker| match way {
         Way::Home(home) => worker.id == home,
-        Way::Sticky | Way::Anywhere => true,
+        Way::Sticky | Way::Anywhere | Way::Placed => true,
     });
     if could.any(|worker| worker.only_vetoed(now)) {
         gw.meters.overload.shed_selection.inc();
@@ -212,18 +296,9 @@ fn judge(
     attempts.judge(sent, &gw.limits.retry, chances, &mut rand::rng())
 }
 
-/// Counts an attempt; true if it failed, so that what the policy remembered of it is no longer so.
-fn note(gw: &Gateway, sent: Sent) -> bool {
-    match sent {
-        Sent::Answered { status, .. } => {
-            gw.meters.router.attempt(status, "");
-            status >= 500
-        }
-        Sent::Failed(fault) => {
-            gw.meters.router.attempt(fault.status(), fault.code());
-            true
-        }
-    }
+/// Whether what the policy remembered of an attempt is no longer so.
+fn has_failed(sent: Sent) -> bool {
+    !matches!(sent, Sent::Answered { status: ..500, .. })
 }
 
 /// Whether a worker is available that has not failed this request.
@@ -235,9 +310,9 @@ fn elsewhere(gw: &Gateway, group: &Group, round: &Round) -> bool {
 /// The workers of the model a request names; without a name, of the only model there is.
 fn model(gw: &Gateway, fleet: &Fleet, name: Option<Cow<'_, str>>) -> Result<Arc<Group>, Refusal> {
     let group = match &name {
-        Some(name) => fleet.models.get(&**name),
+        Some(name) => fleet.group(name),
         None if fleet.models.len() > 1 => return Err(bad_body(Bad::Missing("model"))),
-        None => fleet.models.values().next(),
+        None => fleet.models.values().next().or(fleet.anything.as_ref()),
     };
     if let Some(group) = group {
         return Ok(Arc::clone(group));

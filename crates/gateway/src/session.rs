@@ -59,6 +59,9 @@ pub(crate) enum Way {
     Sticky,
     /// Nothing: any available worker will do.
     Anywhere,
+    /// The policy alone, whatever the key: nothing is pinned at a vendor (000, "Self-hosted workers
+    /// only").
+    Placed,
     /// It is about something that this worker alone has.
     Home(WorkerId),
 }
@@ -160,6 +163,10 @@ impl Session {
             Way::Anywhere => {
                 let candidates = Candidates::new(&group.workers, &round.excluded).at(now);
                 Lease::new(group, candidates.any(&mut rand::rng())?, self.clock)
+            }
+            Way::Placed => {
+                let candidates = Candidates::new(&group.workers, &round.excluded).at(now);
+                self.placed(group, asking, &candidates, &mut rand::rng())
             }
             // Nobody else has it, so it is asked again after a failure too.
             Way::Home(worker) => {

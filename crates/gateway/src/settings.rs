@@ -215,6 +215,11 @@ pub struct Bodies {
     pub max_buffered_total: Option<u64>,
     /// `--buffered-body-timeout-secs`: how long a buffered body may take to arrive.
     pub timeout: Duration,
+    /// `--stream-body-stall-timeout-secs`: how long a streamed body may keep its worker waiting;
+    /// `None` when 0.
+    pub stall: Option<Duration>,
+    /// `--enable-igw`: the model in the body picks the policy, so that every body is read.
+    pub model_selection: bool,
 }
 
 /// Connections of clients.
@@ -250,6 +255,8 @@ pub struct Startup {
     pub delay: Duration,
     /// `--dp-aware`: each data-parallel rank is a worker.
     pub dp_aware: bool,
+    /// `--backend openai`: workers named at start are somebody else's API.
+    pub external: bool,
 }
 
 /// `--health-check-…`.

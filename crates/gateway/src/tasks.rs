@@ -22,9 +22,16 @@ where
     runtime.spawn(task.instrument(tracing::debug_span!("task", name)))
 }
 
-/// Runs something that blocks (a file) off the runtime; a panic in it is only its own.
-pub(crate) async fn blocking(work: impl FnOnce() + Send + 'static) {
-    if let Err(error) = tokio::task::spawn_blocking(work).await {
-        tracing::error!(%error, "blocking work failed");
+/// Runs something that blocks (a file) off the runtime; a panic in it is only its own, and leaves
+/// nothing.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => Some(done),
+        Err(error) => {
+            tracing::error!(%error, "blocking work failed");
+            None
+        }
     }
 }

@@ -4,6 +4,7 @@ mod deadline;
 mod dial;
 mod exchange;
 mod origin;
+mod outgoing;
 mod pool;
 mod tls;
 
@@ -11,5 +12,6 @@ pub(crate) use deadline::Deadline;
 pub use dial::{Dial, Socket, TcpDial};
 pub(crate) use exchange::{Exchange, Message, Question, ask, fetch, send};
 pub use origin::{Origin, OriginError};
-pub(crate) use pool::{Outgoing, Pool};
+pub(crate) use outgoing::Outgoing;
+pub(crate) use pool::Pool;
 pub use tls::WorkerTls;

@@ -112,6 +112,11 @@ pub(crate) struct Flags {
     #[arg(long, help_heading = "Workers")]
     pub(crate) dp_aware: bool,
 
+    /// What the workers are: engines, which are found out about either way, or an OpenAI-compatible
+    /// vendor, whose models are not, and where nothing is pinned
+    #[arg(long, value_name = "KIND", default_value = "sglang", help_heading = "Workers")]
+    pub(crate) backend: BackendChoice,
+
     /// Another name by which clients may call a model; repeatable
     #[arg(long, value_name = "ALIAS=MODEL", num_args = 1.., help_heading = "Workers")]
     pub(crate) model_alias: Vec<String>,
@@ -198,6 +203,19 @@ pub(crate) struct RequestFlags {
     /// Largest request body, and largest non-streaming answer of a worker
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 20, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) max_payload_size: i64,
+
+    /// Largest request body kept whole only so that it can be sent again; a larger one streams to its
+    /// worker and is sent once
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, allow_negative_numbers = true, value_parser = whole)]
+    pub(crate) max_buffered_request_bytes: i64,
+
+    /// Longest wait for the next byte of a request body that streams, 0 for no bound
+    #[arg(long, value_name = "SECS", default_value_t = 300, allow_negative_numbers = true, value_parser = whole)]
+    pub(crate) stream_body_stall_timeout_secs: i64,
+
+    /// Read the model from every request body, for several models behind one gateway
+    #[arg(long)]
+    pub(crate) enable_igw: bool,
 
     /// Bound on the whole exchange with a worker, a streamed answer included
     #[arg(long, value_name = "SECS", default_value_t = 1800, allow_negative_numbers = true, value_parser = whole)]
@@ -330,6 +348,21 @@ pub(crate) enum LevelChoice {
     Warn,
     /// What failed
     Error,
+}
+
+/// `--backend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackendChoice {
+    /// Engines
+    Sglang,
+    /// Engines
+    Vllm,
+    /// An OpenAI-compatible vendor
+    Openai,
+    #[value(hide = true)]
+    Anthropic,
+    #[value(hide = true)]
+    Tokenspeed,
 }
 
 /// `--runtime`.

@@ -105,6 +105,7 @@ fn startup(flags: &Flags) -> Meant<Startup> {
         interval: positive_secs("--worker-startup-check-interval", interval)?,
         delay: secs("--worker-startup-delay", flags.worker_startup_delay)?,
         dp_aware: flags.dp_aware,
+        external: others::vendor(flags.backend)?,
     })
 }
 

@@ -89,7 +89,9 @@ pub fn presented(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     bearer.into_iter().chain(named)
 }
 
-fn bearer(value: &HeaderValue) -> Option<&[u8]> {
+/// The key in an `Authorization: Bearer`.
+#[must_use]
+pub fn bearer(value: &HeaderValue) -> Option<&[u8]> {
     let (scheme, key) = value.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
 }

@@ -21,6 +21,12 @@ pub fn goes_upstream(name: &HeaderName) -> bool {
     PASSED.contains(&name.as_str()) || name.as_str().starts_with("anthropic-")
 }
 
+/// Whether a client's header is passed on to a vendor beside those that go to any worker.
+#[must_use]
+pub fn goes_to_vendor(name: &HeaderName) -> bool {
+    name.as_str().starts_with("openai-")
+}
+
 /// Whether a worker's header is passed on to the client: all but the hop's own (RFC 9110, 7.6.1),
 /// the framing that this hop writes anew, and what only the gateway may say.
 #[must_use]

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::route::Rid;
 
+pub mod compact;
 mod first;
 pub mod seek;
 pub mod splice;

@@ -3,6 +3,7 @@
 #![warn(missing_docs)]
 
 pub mod access;
+pub mod coding;
 pub mod cors;
 pub mod error;
 pub mod form;

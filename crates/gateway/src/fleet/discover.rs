@@ -15,10 +15,25 @@ use crate::upstream::{Pool, fetch};
 pub(crate) struct Card {
     /// Every model id it serves; the first is its main one.
     pub(crate) models: Vec<Arc<str>>,
-    /// The engine: `sglang`, `vllm`, or `generic`.
+    /// The engine: `sglang`, `vllm`, or `generic`; [`EXTERNAL`] for somebody else's API.
     pub(crate) runtime: &'static str,
     /// Plain facts of `/server_info` and `/model_info`.
     pub(crate) labels: BTreeMap<String, String>,
+}
+
+/// The runtime of somebody else's API.
+const EXTERNAL: &str = "external";
+
+impl Card {
+    /// Of somebody else's API, which is asked nothing; without models it is for any model.
+    pub(super) fn external(models: Vec<Arc<str>>) -> Self {
+        Self { models, runtime: EXTERNAL, labels: BTreeMap::new() }
+    }
+
+    /// Whether it is somebody else's API.
+    pub(crate) fn is_external(&self) -> bool {
+        self.runtime == EXTERNAL
+    }
 }
 
 /// Bound on each question at registration.

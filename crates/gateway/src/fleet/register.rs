@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderValue;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::discover::discover;
-use super::{Arrival, Spec, Terms, Unwanted, Upstream, Wrong};
+use super::{Arrival, Card, Spec, Terms, Unwanted, Upstream, Wrong};
 use crate::gateway::Gateway;
 use crate::tasks;
 use crate::upstream::{Origin, Pool};
@@ -26,7 +27,9 @@ pub(crate) struct Newcomer {
 /// Starts the registration of every configured worker on the current runtime; `ids` are theirs.
 pub(crate) fn tend(gw: &Arc<Gateway>, ids: Vec<Uuid>) {
     for (id, origin) in ids.into_iter().zip(gw.settings.workers.clone()) {
-        let newcomer = Newcomer { origin, spec: Spec::default() };
+        let external = gw.settings.startup.external;
+        let spec = if external { Spec::vendors() } else { Spec::default() };
+        let newcomer = Newcomer { origin, spec };
         let (joining, delay) = (Arc::clone(gw), gw.settings.startup.delay);
         let task = tasks::spawn("worker", async move {
             tokio::time::sleep(delay).await;
@@ -56,12 +59,15 @@ async fn join(gw: &Arc<Gateway>, id: Uuid, newcomer: Newcomer) {
     let connections = spec.connections(&settings.connections);
     let open = gw.meters.workers.connections.clone();
     let pool = Pool::new(origin, connections, Arc::clone(&gw.dial), open);
-    pool.bear(gw.access.for_worker(spec.api_key.clone()));
+    pool.bear(bears(gw, &spec));
     let pool = Arc::new(pool);
     let give_up = Instant::now() + settings.startup.timeout;
     let mut pause = FIRST_PAUSE.min(settings.startup.interval);
     let checks = spec.checks(settings.health.as_ref());
-    let card = loop {
+    let mut card = loop {
+        if spec.is_external() {
+            break Card::external(spec.models.clone().unwrap_or_default());
+        }
         match discover(&pool, checks.as_ref(), spec.models.as_deref()).await {
             Ok(card) => break card,
             Err(why) if Instant::now() + pause >= give_up => {
@@ -79,17 +85,28 @@ async fn join(gw: &Arc<Gateway>, id: Uuid, newcomer: Newcomer) {
             }
         }
     };
+    if let Some(engine) = spec.engine() {
+        card.runtime = engine;
+    }
     let (models, runtime) = (card.models.join(", "), card.runtime);
     let ranks = if settings.startup.dp_aware { card.ranks() } else { None };
     let terms = Terms::of(spec, &card, settings);
     let arrival = Arrival { id, pool, card, terms, ranks };
     for upstream in gw.fleet.add(arrival, &gw.meters) {
         tracing::info!(worker = &*upstream.worker.url, models, runtime, "worker registered");
-        let loads = super::loads::watch(Arc::clone(gw), Arc::clone(&upstream), settings.loads);
-        let loads = tasks::spawn_on(&gw.control, "loads", loads);
-        upstream.tended_for_good_by(loads.abort_handle());
+        if !upstream.card.is_external() {
+            let loads = super::loads::watch(Arc::clone(gw), Arc::clone(&upstream), settings.loads);
+            let loads = tasks::spawn_on(&gw.control, "loads", loads);
+            upstream.tended_for_good_by(loads.abort_handle());
+        }
         look_after(gw, &upstream);
     }
+}
+
+/// What a worker is sent as `Authorization`: the gateway's own key is no vendor's business.
+fn bears(gw: &Gateway, spec: &Spec) -> Option<HeaderValue> {
+    let own = spec.api_key.clone();
+    if spec.is_external() { own } else { gw.access.for_worker(own) }
 }
 
 /// Starts what goes on by a worker's terms, in place of what went on so far.
@@ -117,11 +134,15 @@ pub(crate) fn change(
     let changed = gw.fleet.amend(id, &gw.meters, |upstream| {
         let spec = &upstream.terms.load().spec;
         let spec = if anew { spec.replaced(fields)? } else { spec.patched(fields)? };
+        if spec.is_external() != upstream.card.is_external() {
+            return Err("'runtime_type' is settled at registration: remove the worker and add it \
+                        again"
+                .to_owned());
+        }
         Ok(Terms::of(spec, &upstream.card, &gw.settings))
     })?;
     if let Ok(upstream) = &changed {
-        let key = upstream.terms.load().spec.api_key.clone();
-        upstream.pool.bear(gw.access.for_worker(key));
+        upstream.pool.bear(bears(gw, &upstream.terms.load().spec));
         tracing::info!(worker = &*upstream.worker.url, "worker changed");
         look_after(gw, upstream);
     }

@@ -24,6 +24,8 @@ pub(crate) struct Spec {
     pub(crate) api_key: Option<HeaderValue>,
     pub(crate) priority: Option<u32>,
     pub(crate) cost: Option<f64>,
+    /// What kind of server it is, where that is not found out.
+    runtime: Option<Runtime>,
     labels: BTreeMap<String, String>,
     health: Health,
     breaker: Breaker,
@@ -43,6 +45,17 @@ struct Typed {
     circuit_breaker: Option<Breaker>,
     overload: Option<Overload>,
     http_pool: Option<HttpPool>,
+    runtime_type: Option<Runtime>,
+}
+
+/// `runtime_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Runtime {
+    Sglang,
+    Vllm,
+    /// Somebody else's API: nothing is found out about it, and no conversation is pinned there.
+    External,
 }
 
 #[derive(Debug, Deserialize)]
@@ -138,7 +151,10 @@ impl Spec {
         let said = Value::Object(fields);
         let typed = Typed::deserialize(&said).map_err(|error| error.to_string())?;
         let Value::Object(said) = said else { return Err("not an object".to_owned()) };
-        typed.meant(said, api_key)
+        let mut spec = typed.meant(said, api_key)?;
+        // What it is was settled when it registered.
+        spec.runtime = spec.runtime.or(self.runtime);
+        Ok(spec)
     }
 
     /// This spec with some fields changed, those set to null forgotten (RFC 7396).
@@ -163,6 +179,25 @@ impl Spec {
             idle_timeout: idle.map_or(base.idle_timeout, |secs| secs.map(Duration::from_secs)),
             max_idle: max_idle.unwrap_or(base.max_idle),
             connect_timeout: connect_timeout_secs.map_or(base.connect_timeout, Duration::from_secs),
+        }
+    }
+
+    /// One of which no more is known than that it is somebody else's API.
+    pub(crate) fn vendors() -> Self {
+        Self { runtime: Some(Runtime::External), ..Self::default() }
+    }
+
+    /// Whether it is somebody else's API.
+    pub(crate) fn is_external(&self) -> bool {
+        self.runtime == Some(Runtime::External)
+    }
+
+    /// What kind of engine it is said to be.
+    pub(crate) fn engine(&self) -> Option<&'static str> {
+        match self.runtime? {
+            Runtime::Sglang => Some("sglang"),
+            Runtime::Vllm => Some("vllm"),
+            Runtime::External => None,
         }
     }
 
@@ -225,7 +260,10 @@ impl Terms {
         labels.extend(spec.labels.clone());
         Self {
             labels,
-            checks: spec.checks(settings.health.as_ref()),
+            // A vendor has no such path, unless one is named.
+            checks: spec
+                .checks(settings.health.as_ref())
+                .filter(|_| !card.is_external() || spec.health.endpoint.is_some()),
             timeout: spec.pool.timeout_secs.map(Duration::from_secs),
             breaker: spec.breaker(settings.breaker),
             overload: spec.overload(settings.loads.overload),
@@ -239,6 +277,7 @@ impl Typed {
     fn meant(self, said: Map<String, Value>, api_key: Option<HeaderValue>) -> Result<Spec, Wrong> {
         let Self { models: named, labels: typed, priority, cost, health, .. } = self;
         let (circuit_breaker, http_pool) = (self.circuit_breaker, self.http_pool);
+        let runtime = self.runtime_type;
         let (health, breaker) = (health.unwrap_or_default(), circuit_breaker.unwrap_or_default());
         let pool = http_pool.unwrap_or_default();
         health.check()?;
@@ -254,7 +293,19 @@ impl Typed {
         }
         let models = named.map(models).transpose()?;
         let labels = labels(typed.unwrap_or_default())?;
-        Ok(Spec { models, said, api_key, priority, cost, labels, health, breaker, overload, pool })
+        Ok(Spec {
+            models,
+            said,
+            api_key,
+            priority,
+            cost,
+            runtime,
+            labels,
+            health,
+            breaker,
+            overload,
+            pool,
+        })
     }
 }
 

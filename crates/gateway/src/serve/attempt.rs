@@ -4,35 +4,79 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response};
-use smg_decide::retry::{Fault, Sent};
+use smg_decide::retry::{Fault, MAX_RESEND_BYTES, Sent};
 use smg_decide::settle::End;
-use smg_wire::header::{goes_downstream, goes_upstream, is_event_stream, nominated};
+use smg_wire::header::{
+    goes_downstream, goes_to_vendor, goes_upstream, is_event_stream, nominated,
+};
 use smg_wire::json::splice::{self, Edit};
 use smg_wire::route::{Carries, Inference};
 use tokio::time::Instant;
 
-use super::Held;
+use super::Call;
 use super::refusals::failed;
-use crate::edge::{Reply, refuse};
+use crate::body::{Flow, Upload};
+use crate::edge::{Reply, closing, refuse};
 use crate::fleet::Upstream;
+use crate::gateway::Gateway;
 use crate::relay::{Notes, Relay, ReplyBody, Ticket};
 use crate::session::Lease;
 use crate::upstream::{self, Exchange, Message, Outgoing};
 
+/// A request on its way to a worker.
+pub(super) struct Sending<'a> {
+    pub(super) call: Call<'a>,
+    pub(super) content: Content,
+    /// Whether the client asked for a stream, as far as anybody read that.
+    pub(super) stream: bool,
+}
+
+/// Its body.
+pub(super) enum Content {
+    /// Held until a worker's answer is passed on.
+    Kept(Bytes),
+    /// Held until it has been written to a worker.
+    Once(Bytes),
+    /// Still coming, so that it can be sent once.
+    Flowing(Option<Box<Flow>>, Upload),
+}
+
+impl Content {
+    pub(super) fn flowing(flow: Flow) -> Self {
+        let upload = flow.upload();
+        Self::Flowing(Some(Box::new(flow)), upload)
+    }
+
+    /// How the client's upload stands, if it streams.
+    const fn upload(&self) -> Option<&Upload> {
+        match self {
+            Self::Flowing(_, upload) => Some(upload),
+            Self::Kept(_) | Self::Once(_) => None,
+        }
+    }
+}
+
 /// Sends the request to the leased worker; what comes back is ready to be passed on, a failure too.
-pub(super) async fn attempt(held: &Held<'_>, lease: Lease, deadline: Instant) -> (Sent, Reply) {
-    let answered = match send(held, &lease, deadline).await {
-        Ok((head, exchange)) => relay(held, lease, head, exchange).await,
+pub(super) async fn attempt(
+    sending: &mut Sending<'_>,
+    lease: Lease,
+    deadline: Instant,
+) -> (Sent, Reply) {
+    let answered = match send(sending, &lease, deadline).await {
+        Ok((head, exchange)) => relay(sending, lease, head, exchange).await,
         Err(fault) => Err(settle_failed(lease, fault)),
     };
-    match answered {
+    let (sent, reply) = match answered {
         Ok(reply) => {
             let status = reply.status().as_u16();
             let retry_after = retry_after(reply.headers().get(header::RETRY_AFTER));
             (Sent::Answered { status, retry_after }, reply)
         }
-        Err(fault) => (Sent::Failed(fault), refuse(&failed(fault), held.inference.dialect)),
-    }
+        Err(fault) => (Sent::Failed(fault), refuse(&failed(fault), sending.call.inference.dialect)),
+    };
+    // Who is answered before the upload has ended may still be sending what nobody reads.
+    let unread = sending.content.upload().is_some_and(|up| up.is_going() || up.fault().is_some());
+    (sent, if unread { closing(reply) } else { reply })
 }
 
 /// Seconds, however many; a date is not understood and counts as none.
@@ -44,65 +88,89 @@ fn retry_after(value: Option<&HeaderValue>) -> Option<u64> {
 
 /// Send: the request as it came, with the headers that travel, over the worker's pool.
 async fn send(
-    held: &Held<'_>,
+    sending: &mut Sending<'_>,
     lease: &Lease,
     deadline: Instant,
 ) -> Result<(http::response::Parts, Exchange), Fault> {
-    let pool = &lease.upstream.pool;
-    let body = outgoing(held, &lease.upstream);
-    let bears = pool.credential();
-    let credential = held.gw.access.upstream(bears.as_ref(), &held.head.headers);
-    let write = || {
-        let mut request = Request::new(Outgoing::new(body.clone()));
-        *request.method_mut() = held.head.method.clone();
-        *request.uri_mut() = target(held, &lease.upstream);
-        let headers = request.headers_mut();
-        headers.insert(header::HOST, pool.origin().authority().clone());
-        if let Some(kind) = kind(held) {
-            headers.insert(header::CONTENT_TYPE, kind);
-        }
-        headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
-        for (name, value) in &held.head.headers {
-            if goes_upstream(name) && !nominated(&held.head.headers, name) {
-                headers.append(name.clone(), value.clone());
-            }
-        }
-        if let Some(credential) = credential {
-            headers.insert(header::AUTHORIZATION, credential.clone());
-        }
-        request
+    let Sending { call, content, .. } = sending;
+    let call = *call;
+    let (mut whole, mut flow) = match content {
+        Content::Kept(body) => (edited(call.gw, body.clone(), &lease.upstream), None),
+        Content::Once(body) => (edited(call.gw, std::mem::take(body), &lease.upstream), None),
+        Content::Flowing(flow, _) => (Bytes::new(), flow.take()),
     };
-    let message = Message { write: &write, body: body.len() };
-    let resent = || held.gw.meters.router.send_retries.inc();
-    upstream::send(pool, &message, upstream::Deadline::at(deadline), resent).await
+    let upload = content.upload().cloned();
+    let length = upload.is_none().then_some(whole.len());
+    let mut write = || {
+        let body = match flow.take() {
+            Some(flow) => Outgoing::Flowing(flow),
+            // Nobody sends this again, so the connection alone holds it, and lets it go once it is
+            // written (001, "Early release").
+            None if whole.len() >= MAX_RESEND_BYTES => Outgoing::Whole(std::mem::take(&mut whole)),
+            None => Outgoing::Whole(whole.clone()),
+        };
+        written(call, &lease.upstream, body)
+    };
+    let mut message = Message { write: &mut write, body: length, upload };
+    let resent = || call.gw.meters.router.send_retries.inc();
+    let deadline = upstream::Deadline::at(deadline);
+    upstream::send(&lease.upstream.pool, &mut message, deadline, resent).await
+}
+
+/// The request as it goes to this worker.
+fn written(call: Call<'_>, upstream: &Upstream, body: Outgoing) -> Request<Outgoing> {
+    let (flows, external) = (matches!(body, Outgoing::Flowing(_)), upstream.card.is_external());
+    let mut request = Request::new(body);
+    *request.method_mut() = call.head.method.clone();
+    *request.uri_mut() = target(call, upstream);
+    let headers = request.headers_mut();
+    headers.insert(header::HOST, upstream.pool.origin().authority().clone());
+    if let Some(kind) = kind(call) {
+        headers.insert(header::CONTENT_TYPE, kind);
+    }
+    headers.insert(header::ACCEPT, HeaderValue::from_static("*/*"));
+    for (name, value) in &call.head.headers {
+        // What flows was not decoded.
+        let goes = goes_upstream(name)
+            || (flows && *name == header::CONTENT_ENCODING)
+            || (external && goes_to_vendor(name));
+        if goes && !nominated(&call.head.headers, name) {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+    let bears = upstream.pool.credential();
+    let credential = call.gw.access.upstream(bears.as_ref(), &call.head.headers, external);
+    if let Some(credential) = credential {
+        headers.insert(header::AUTHORIZATION, credential.clone());
+    }
+    request
 }
 
 /// The body as this worker wants it: a data-parallel rank is told its number, which is how its
 /// engine knows.
-fn outgoing(held: &Held<'_>, upstream: &Upstream) -> Bytes {
+fn edited(gw: &Gateway, body: Bytes, upstream: &Upstream) -> Bytes {
     let told = upstream.rank.and_then(|rank| {
         let edit = Edit { name: "data_parallel_rank", value: &rank.at.to_string() };
-        splice::set(held.body, &[edit])
+        splice::set(&body, &[edit])
     });
-    let written = |body| held.gw.limits.upload.rewritten(body);
-    told.map_or_else(|| held.body.clone(), written)
+    told.map_or(body, |body| gw.limits.upload.rewritten(body))
 }
 
 /// What the body is.
-fn kind(held: &Held<'_>) -> Option<HeaderValue> {
-    match held.inference.carries {
+fn kind(call: Call<'_>) -> Option<HeaderValue> {
+    match call.inference.carries {
         Carries::Json => Some(HeaderValue::from_static("application/json")),
         // Its parts cannot be told without the boundary that stands there.
-        Carries::Form => held.head.headers.get(header::CONTENT_TYPE).cloned(),
+        Carries::Form => call.head.headers.get(header::CONTENT_TYPE).cloned(),
         Carries::ResponseId => None,
     }
 }
 
 /// The path at the worker, query string and all.
-fn target(held: &Held<'_>, upstream: &Upstream) -> http::Uri {
-    let Inference { upstream_path, vllm_path, .. } = *held.inference;
+fn target(call: Call<'_>, upstream: &Upstream) -> http::Uri {
+    let Inference { upstream_path, vllm_path, .. } = *call.inference;
     let other = vllm_path.filter(|_| upstream.card.runtime == "vllm").or(upstream_path);
-    let (origin, typed) = (upstream.pool.origin(), held.head.uri.path_and_query());
+    let (origin, typed) = (upstream.pool.origin(), call.head.uri.path_and_query());
     let path = match (other, typed.and_then(|path| path.query())) {
         (None, _) => typed.cloned(),
         (Some(path), None) => Some(PathAndQuery::from_static(path)),
@@ -115,27 +183,28 @@ fn target(held: &Held<'_>, upstream: &Upstream) -> http::Uri {
 /// came as an event stream: it may be tried again elsewhere, and only one that has ended is settled,
 /// which its worker's breaker waits for.
 async fn relay(
-    held: &Held<'_>,
+    sending: &Sending<'_>,
     lease: Lease,
     head: http::response::Parts,
     exchange: Exchange,
 ) -> Result<Reply, Fault> {
+    let Call { gw, inference, .. } = sending.call;
     let kind = head.headers.get(header::CONTENT_TYPE);
     let streams =
-        head.status.is_success() && (is_event_stream(kind) || (held.stream && kind.is_none()));
+        head.status.is_success() && (is_event_stream(kind) || (sending.stream && kind.is_none()));
     let status = head.status.as_u16();
     let waits = head.headers.contains_key(header::RETRY_AFTER);
     let notes = if head.status.is_success() {
         let worker = lease.upstream.worker.id;
-        Notes::of(held.inference, &held.gw.session.responses, worker)
+        Notes::of(inference, &gw.session.responses, worker)
     } else {
         Notes::default()
     };
     let body = if streams {
         let ticket = Ticket::answered(lease, status, waits).noting(notes);
-        ReplyBody::stream(Relay::new(exchange, ticket, held.inference.dialect))
+        ReplyBody::stream(Relay::new(exchange, ticket, inference.dialect))
     } else {
-        match exchange.collect(held.gw.limits.bodies.max_payload).await {
+        match exchange.collect(gw.limits.bodies.max_payload).await {
             Ok(bytes) => {
                 let ticket = Ticket::answered(lease, status, waits).noting(notes);
                 ticket.read(&bytes).settle(End::Clean);
@@ -160,7 +229,6 @@ async fn relay(
 
 /// Settle, for an exchange that gave no answer to pass on.
 fn settle_failed(lease: Lease, fault: Fault) -> Fault {
-    let end = if fault == Fault::Timeout { End::Timeout } else { End::UpstreamBroke };
-    Ticket::new(lease).settle(end);
+    Ticket::new(lease).settle(fault.end());
     fault
 }

@@ -17,6 +17,11 @@ pub(super) fn failed(fault: Fault) -> Refusal {
         Fault::TooLarge => "The worker's answer is larger than --max-payload-size.",
         Fault::ConnectTimeout => "The worker did not take the connection in time.",
         Fault::Timeout => "The worker did not answer within --request-timeout-secs.",
+        Fault::UploadStalled => {
+            "No byte of the request body arrived within --stream-body-stall-timeout-secs."
+        }
+        Fault::UploadTooLarge => "The request body is larger than --max-payload-size.",
+        Fault::UploadAborted => "The upload ended before the whole request body had arrived.",
     };
     let status = StatusCode::from_u16(fault.status()).unwrap_or(StatusCode::BAD_GATEWAY);
     Refusal::new(status, fault.code(), what)

@@ -5,10 +5,14 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
+use smg_decide::retry::MAX_RESEND_BYTES;
 use smg_wire::form::Form;
+use smg_wire::json::compact;
 use smg_wire::json::splice::{self, Edit};
 use smg_wire::json::{Bad, Fields};
 use smg_wire::route::{Carries, Inference};
+
+use crate::body::Bounds;
 
 /// A body that was read.
 pub(super) struct Said<'a> {
@@ -50,8 +54,17 @@ impl<'a> Said<'a> {
         self.form.as_ref().map_or_else(|| self.fields.stream(), |form| form.stream)
     }
 
-    /// The body with the model that an alias stands for.
-    pub(super) fn renamed(&self, body: &Bytes, model: &str) -> Option<Vec<u8>> {
+    /// The body as a worker is to see it: with the model that an alias stands for, and without what a
+    /// client put between tokens to please the eye.
+    pub(super) fn outgoing(&self, body: &Bytes, model: Option<&str>, bounds: &Bounds) -> Bytes {
+        let renamed = model.and_then(|model| self.renamed(body, model));
+        // A large body is not held twice for that.
+        let small = self.form.is_none() && body.len() < MAX_RESEND_BYTES;
+        let compact = small.then(|| compact::compact(renamed.as_deref().unwrap_or(body))).flatten();
+        compact.or(renamed).map_or_else(|| body.clone(), |anew| bounds.rewritten(anew))
+    }
+
+    fn renamed(&self, body: &Bytes, model: &str) -> Option<Vec<u8>> {
         let edit = Edit { name: "model", value: &splice::quoted(model) };
         match &self.form {
             Some(form) => form.renamed(body, model),

@@ -12,8 +12,10 @@ use smg_wire::route::Route;
 
 use super::keep;
 
-/// `router_type`, `backend_type`, `connection_mode` of everything this router does.
-const KIND: [&str; 3] = ["http", "regular", "http"];
+/// `router_type`, `backend_type`, `connection_mode` of requests to engines.
+const ENGINES: [&str; 3] = ["http", "regular", "http"];
+/// The same of requests to vendors.
+const VENDORS: [&str; 3] = ["openai", "external", "http"];
 
 /// Metrics of the router.
 #[derive(Debug)]
@@ -28,6 +30,10 @@ pub(crate) struct RouterMeters {
     plans: [[IntCounter; Reason::ALL.len()]; 2],
     /// For requests whose model no worker serves: the label never echoes a client's word.
     pub(crate) no_model: Arc<ModelMeters>,
+    /// For requests whose body streams to the worker, so that nobody reads their model.
+    pub(crate) unread_model: Arc<ModelMeters>,
+    /// Bytes of request buffers freed at dispatch (001, "Early release").
+    pub(crate) released_early: IntCounter,
 }
 
 /// Handles of one model, one set for each inference route.
@@ -63,6 +69,11 @@ impl RouterMeters {
             "smg_router_request_body_path_total",
             "Body plans on routes that may stream, with the deciding rule.",
         );
+        let released = Opts::new(
+            "smg_router_request_buffers_released_early_bytes_total",
+            "Bytes of request buffers freed at dispatch instead of at the end of the answer.",
+        );
+        let released_early = keep(registry, IntCounter::with_opts(released))?;
         let plans = keep(registry, IntCounterVec::new(plans, &["path", "reason"]))?;
         let requests = keep(registry, IntCounterVec::new(requests, &with("streaming")))?;
         let duration =
@@ -73,7 +84,9 @@ impl RouterMeters {
             IntCounterVec::new(upstream, &["router_type", "status_code", "error_code"]),
         )?;
         let send_retries = keep(registry, IntCounterVec::new(retries, &["router_type"]))?;
-        let no_model = Arc::new(ModelMeters::new(&requests, &duration, &errors, "other"));
+        let model =
+            |name| Arc::new(ModelMeters::new((&requests, &duration, &errors), ENGINES, name));
+        let (no_model, unread_model) = (model("other"), model("unknown"));
         Ok(Self {
             requests,
             duration,
@@ -85,12 +98,15 @@ impl RouterMeters {
                 Reason::ALL.map(|reason| plans.with_label_values(&[path.as_str(), reason.as_str()]))
             }),
             no_model,
+            unread_model,
+            released_early,
         })
     }
 
     /// Handles for one model that is served.
-    pub(crate) fn model(&self, model: &str) -> Arc<ModelMeters> {
-        Arc::new(ModelMeters::new(&self.requests, &self.duration, &self.errors, model))
+    pub(crate) fn model(&self, model: &str, external: bool) -> Arc<ModelMeters> {
+        let kind = if external { VENDORS } else { ENGINES };
+        Arc::new(ModelMeters::new((&self.requests, &self.duration, &self.errors), kind, model))
     }
 
     /// Counts one attempt; `code` is the gateway's own error code, empty for a worker's answer.
@@ -115,12 +131,10 @@ impl RouterMeters {
 
 impl ModelMeters {
     fn new(
-        requests: &IntCounterVec,
-        duration: &HistogramVec,
-        errors: &IntCounterVec,
+        (requests, duration, errors): (&IntCounterVec, &HistogramVec, &IntCounterVec),
+        [router, backend, mode]: [&str; 3],
         model: &str,
     ) -> Self {
-        let [router, backend, mode] = KIND;
         let routes = Route::rows().iter().map(|row| {
             let endpoint = row.inference.as_ref()?.endpoint;
             let base = [router, backend, mode, model, endpoint];

@@ -15,9 +15,10 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use smg_decide::retry::{Failed, Fault, resend};
 
-use super::Pool;
 use super::deadline::Deadline;
-use super::pool::{Link, Outgoing};
+use super::pool::Link;
+use super::{Outgoing, Pool};
+use crate::body::Upload;
 
 /// An answer whose head has come and whose body is on its way.
 #[derive(Debug)]
@@ -27,13 +28,15 @@ pub(crate) struct Exchange {
     link: Option<Box<Link>>,
     pool: Arc<Pool>,
     deadline: Deadline,
+    /// The request's body, if it was still coming when it was sent.
+    upload: Option<Upload>,
 }
 
 /// Sends a request and waits for the head of its answer; `resent` is called when the message had to
 /// be sent a second time.
 pub(crate) async fn send(
     pool: &Arc<Pool>,
-    message: &Message<'_>,
+    message: &mut Message<'_>,
     mut deadline: Deadline,
     resent: impl FnOnce(),
 ) -> Result<(Parts, Exchange), Fault> {
@@ -46,26 +49,35 @@ pub(crate) async fn send(
         }
         sent => sent,
     };
-    let (parts, body, link) = sent.map_err(|failed| failed.fault)?;
+    let upload = message.upload.take();
+    let (parts, body, link) = sent.map_err(|failed| blamed(upload.as_ref(), failed.fault))?;
     let pool = Arc::clone(pool);
-    Ok((parts, Exchange { body, link: Some(link), pool, deadline }))
+    Ok((parts, Exchange { body, link: Some(link), pool, deadline, upload }))
+}
+
+/// Whose fault a failed send is: a client that breaks off its upload ends the worker's connection.
+fn blamed(upload: Option<&Upload>, fault: Fault) -> Fault {
+    upload.and_then(Upload::fault).unwrap_or(fault)
 }
 
 /// A request, written anew each time it is sent.
 pub(crate) struct Message<'a> {
     /// Writes it.
-    pub(crate) write: &'a (dyn Fn() -> Request<Outgoing> + Sync),
-    /// Bytes in its body.
-    pub(crate) body: usize,
+    pub(crate) write: &'a mut (dyn FnMut() -> Request<Outgoing> + Send),
+    /// Bytes in its body; `None` for one that can be written once only.
+    pub(crate) body: Option<usize>,
+    /// Its body, if that is still coming.
+    pub(crate) upload: Option<Upload>,
 }
 
 async fn attempt(
     pool: &Pool,
     link: Option<Box<Link>>,
-    message: &Message<'_>,
+    message: &mut Message<'_>,
     deadline: &mut Deadline,
 ) -> Result<(Parts, Incoming, Box<Link>), Failed> {
-    let failed = |fault, heard| Failed { fault, heard, body: Some(message.body), resent: false };
+    let body = message.body;
+    let failed = |fault, heard| Failed { fault, heard, body, resent: false };
     let mut link = match link {
         Some(link) => link,
         None => within(deadline, pool.open())
@@ -182,7 +194,7 @@ impl Exchange {
 
     fn broke(&mut self, fault: Fault) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
         self.link = None;
-        Poll::Ready(Some(Err(fault)))
+        Poll::Ready(Some(Err(blamed(self.upload.as_ref(), fault))))
     }
 
     fn finish(&mut self, cx: &mut Context<'_>) {

@@ -11,21 +11,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
 use http::HeaderValue;
-use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use prometheus::IntGauge;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::{Dial, Origin, Socket};
+use super::{Dial, Origin, Outgoing, Socket};
 use crate::edge::MAX_HELD_BYTES;
 use crate::settings::Connections;
-
-/// A request body on its way to a worker.
-pub(crate) type Outgoing = Full<Bytes>;
 
 /// The connections of one worker.
 #[derive(Debug)]

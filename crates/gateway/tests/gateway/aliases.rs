@@ -18,7 +18,7 @@ async fn the_worker_sees_the_model_and_the_rest_byte_for_byte() {
     for (sent, seen) in [
         (
             r#"{ "model" : "fast","messages":[{"model":"fast"}],"x":1.10}"#,
-            r#"{ "model" : "m","messages":[{"model":"fast"}],"x":1.10}"#,
+            r#"{"model":"m","messages":[{"model":"fast"}],"x":1.10}"#,
         ),
         (
             r#"{"model":"x","messages":[],"mod\u0065l":"f\u0061st"}"#,

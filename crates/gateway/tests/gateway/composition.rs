@@ -385,12 +385,13 @@ async fn pins_are_one_replicas_own_and_a_restart_clears_them() {
 
 #[tokio::test(start_paused = true)]
 async fn under_the_override_every_body_is_buffered_whatever_hints_it_brings() {
-    let (rig, _workers) = fleet(PolicyName::RoundRobin, true, |_| {}).await;
+    let read = |settings: &mut Settings| settings.bodies.model_selection = false;
+    let (rig, _workers) = fleet(PolicyName::RoundRobin, true, read).await;
     let headers = [("x-smg-routing-tokens", "1,2,3"), (KEY, "k")];
     rig.chat_with(&headers, CHAT).await;
     let labels = [("path", "buffered"), ("reason", "routing_key_override")];
     assert_eq!(rig.count("smg_router_request_body_path_total", &labels), 1);
-    let (off, _others) = fleet(PolicyName::RoundRobin, false, |_| {}).await;
+    let (off, _others) = fleet(PolicyName::RoundRobin, false, read).await;
     off.chat_with(&headers, CHAT).await;
     assert_eq!(off.count("smg_router_request_body_path_total", &labels), 0);
 }

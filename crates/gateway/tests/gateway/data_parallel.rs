@@ -72,7 +72,12 @@ async fn a_conversation_stays_on_its_rank() {
 #[tokio::test(start_paused = true)]
 async fn bodies_are_buffered_because_the_worker_edits_them() {
     let w = Worker::new("w1");
-    let rig = ranked(&w, false).await;
+    w.info(r#"{"dp_size":2}"#);
+    let rig = Rig::unready(&[&w], |settings| {
+        settings.startup.dp_aware = true;
+        settings.bodies.model_selection = false;
+    });
+    rig.until("both ranks are there", |gw| gw.workers() == (2, 2)).await;
     rig.chat(CHAT).await;
     let rule = [("reason", "worker_mutates_body")];
     assert_eq!(rig.count("smg_router_request_body_path_total", &rule), 1);

@@ -28,6 +28,7 @@ mod drain;
 #[cfg(test)]
 mod failover;
 #[cfg(test)]
+mod flowing;
 mod framing;
 #[cfg(test)]
 mod idle_clients;

@@ -115,7 +115,11 @@ async fn a_body_plan_is_counted_once_for_every_request_with_its_reason() {
     let reason = |rig: &Rig, reason| {
         rig.count("smg_router_request_body_path_total", &[("path", "buffered"), ("reason", reason)])
     };
-    let rig = Rig::start(&[&w], |settings| settings.sticky = sticky()).await;
+    let rig = Rig::start(&[&w], |settings| {
+        settings.sticky = sticky();
+        settings.bodies.model_selection = false;
+    })
+    .await;
     for body in [CHAT, CHAT_STREAM, "{", r#"{"model":"x","messages":[]}"#] {
         rig.chat(body).await;
     }

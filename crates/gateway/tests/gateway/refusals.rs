@@ -131,7 +131,7 @@ async fn a_length_beyond_the_limit_is_refused_in_plain_text_before_the_body() {
         assert_eq!(reply.header("connection").as_deref(), Some("close"));
         client.sees_the_end().await;
     }
-    let fits = format!("{CHAT}{}", " ".repeat(100 - CHAT.len()));
+    let fits = format!(r#"{{"messages":["{}"]}}"#, "x".repeat(100 - 17));
     assert_eq!(rig.chat(&fits).await.status, 200);
     assert_eq!(w.served(), 1);
     rig.is_at_rest().await;
@@ -152,7 +152,7 @@ async fn a_body_that_grows_beyond_the_limit_is_refused_in_json() {
     client.sees_the_end().await;
     // At the limit it is served, and its chunks are joined.
     let mut client = rig.client();
-    let fits = format!("{CHAT}{}", " ".repeat(100 - CHAT.len()));
+    let fits = format!(r#"{{"messages":["{}"]}}"#, "x".repeat(100 - 17));
     client.send(head).await;
     for byte in fits.chars() {
         client.send(chunked(byte.to_string())).await;

@@ -214,6 +214,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             interval: Duration::from_secs(30),
             delay: Duration::ZERO,
             dp_aware: false,
+            external: false,
         },
         health: Some(health()),
         placement: placement(),
@@ -230,6 +231,8 @@ fn settings(workers: &[&Worker]) -> Settings {
             max_buffered: 1 << 20,
             max_buffered_total: None,
             timeout: TIMEOUT,
+            stall: None,
+            model_selection: true,
         },
         clients: Clients {
             max_header_bytes: 64 << 10,

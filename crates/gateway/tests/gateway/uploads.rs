@@ -53,11 +53,13 @@ async fn a_body_that_is_written_anew_counts_twice() {
     let rig = Rig::start(&[&w], |settings| {
         settings.bodies.max_buffered_total = Some(200_000);
         settings.aliases.insert("fast".to_owned(), MODEL.to_owned());
+        // Else the first of the two goes before the other is sent.
+        settings.retry.attempts = 2;
     })
     .await;
     let named = |model: &str| {
-        let chat = format!(r#"{{"model":"{model}","messages":[]}}"#);
-        format!("{chat}{}", " ".repeat(FREE + 90_000 - chat.len()))
+        let chat = |text: &str| format!(r#"{{"model":"{model}","messages":["{text}"]}}"#);
+        chat(&"x".repeat(FREE + 90_000 - chat("").len()))
     };
     for (model, status) in [("fast", 503), (MODEL, 200)] {
         w.next(script().hang());

@@ -15,4 +15,7 @@ pub(crate) struct OtherFlags {
 
     #[arg(long, hide = true)]
     pub(crate) enable_wasm: bool,
+
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
+    pub(crate) stream_request_bodies_over: Option<String>,
 }

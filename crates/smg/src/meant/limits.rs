@@ -43,11 +43,17 @@ pub(super) fn bodies(requests: &RequestFlags, limits: &LimitFlags) -> Meant<Bodi
         Some(typed) => positive_secs("--buffered-body-timeout-secs", typed)?,
         None => positive_secs("--request-timeout-secs", requests.request_timeout_secs)?,
     };
+    let stall = secs("--stream-body-stall-timeout-secs", requests.stream_body_stall_timeout_secs)?;
     Ok(Bodies {
         max_payload: usize::try_from(max_payload).unwrap_or(usize::MAX),
-        max_buffered: 1 << 20,
+        max_buffered: unsigned(
+            "--max-buffered-request-bytes",
+            requests.max_buffered_request_bytes,
+        )?,
         max_buffered_total: total.filter(|total| *total > 0),
         timeout,
+        stall: unless_zero(stall),
+        model_selection: requests.enable_igw,
     })
 }
 

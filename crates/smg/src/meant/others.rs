@@ -1,7 +1,7 @@
 //! What to use instead of flags that this version does not have.
 
 use super::{Complaint, Meant};
-use crate::flags::OtherFlags;
+use crate::flags::{BackendChoice, OtherFlags};
 
 /// Refuses those that were typed.
 pub(super) fn refuse(flags: &OtherFlags) -> Meant<()> {
@@ -27,10 +27,30 @@ pub(super) fn refuse(flags: &OtherFlags) -> Meant<()> {
             "--enable-wasm",
             "modules are not run; let a proxy in front of the gateway do what they do",
         ),
+        (
+            flags.stream_request_bodies_over.is_some(),
+            "--stream-request-bodies-over",
+            "this flag was removed; --max-buffered-request-bytes says up to which size a body is \
+             kept for retries, and larger ones stream",
+        ),
     ] {
         if typed {
             return Err(Complaint(format!("{flag}: {why}")));
         }
     }
     Ok(())
+}
+
+/// Whether the workers are a vendor's.
+pub(super) fn vendor(backend: BackendChoice) -> Meant<bool> {
+    let without = |name| {
+        let why = "not spoken by this version; expected sglang, vllm or openai";
+        Err(Complaint::about("--backend", name, why))
+    };
+    match backend {
+        BackendChoice::Sglang | BackendChoice::Vllm => Ok(false),
+        BackendChoice::Openai => Ok(true),
+        BackendChoice::Anthropic => without("anthropic"),
+        BackendChoice::Tokenspeed => without("tokenspeed"),
+    }
 }

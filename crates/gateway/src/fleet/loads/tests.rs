@@ -94,6 +94,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             interval: Duration::from_secs(1),
             delay: Duration::ZERO,
             dp_aware: false,
+            external: false,
         },
         health: None,
         placement: placement(policy),
@@ -117,6 +118,8 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             max_buffered: 1 << 20,
             max_buffered_total: None,
             timeout: Duration::from_secs(60),
+            stall: None,
+            model_selection: true,
         },
         clients: crate::settings::Clients {
             max_header_bytes: 64 << 10,

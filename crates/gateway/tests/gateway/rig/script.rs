@@ -36,6 +36,10 @@ impl Script {
         self.then(Act::Say(bytes.as_ref().to_vec()))
     }
 
+    pub(crate) fn read(self) -> Self {
+        self.then(Act::Read)
+    }
+
     pub(crate) fn pause(self, secs: f64) -> Self {
         self.then(Act::Pause(Duration::from_secs_f64(secs)))
     }

@@ -39,6 +39,8 @@ struct Probes {
 pub(crate) struct Received {
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
+    /// Whether the last chunk of a body that came in chunks has arrived.
+    pub(crate) whole: bool,
     /// Which of the worker's connections, counted from 0.
     pub(crate) on: usize,
 }
@@ -303,7 +305,7 @@ impl Connection {
             self.seen = true;
             let script = self.worker.tell(|story| {
                 story.open += usize::from(first);
-                story.requests.push(Received { head: head.clone(), body: Vec::new(), on });
+                story.requests.push(Received { head: head.clone(), on, ..Received::default() });
                 story.scripts.pop_front().unwrap_or_else(|| story.usual.clone())
             });
             for act in script.0 {
@@ -344,6 +346,9 @@ impl Connection {
 
     async fn perform(&mut self, act: Act, at: usize, head: &str) -> io::Result<()> {
         match act {
+            Act::Read if head.contains("transfer-encoding: chunked") => {
+                self.read_chunks(at).await?
+            }
             Act::Read => {
                 let body = self.read_body(head).await?;
                 self.worker.tell(|story| story.requests[at].body = body);
@@ -391,6 +396,36 @@ impl Connection {
             self.more().await?;
         }
         Ok(self.unread.drain(..length).collect())
+    }
+
+    /// Reads a body of chunks, which shows as far as it has come.
+    async fn read_chunks(&mut self, at: usize) -> io::Result<()> {
+        loop {
+            let line = self.read_line().await?;
+            let size = usize::from_str_radix(&line, 16).expect("a chunk's size");
+            while self.unread.len() < size + 2 {
+                self.more().await?;
+            }
+            let chunk: Vec<_> = self.unread.drain(..size + 2).take(size).collect();
+            self.worker.tell(|story| {
+                let request = &mut story.requests[at];
+                request.body.extend(&chunk);
+                request.whole = size == 0;
+            });
+            if size == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn read_line(&mut self) -> io::Result<String> {
+        loop {
+            if let Some(at) = self.unread.windows(2).position(|two| two == b"\r\n") {
+                let line: Vec<_> = self.unread.drain(..at + 2).take(at).collect();
+                return Ok(String::from_utf8(line).expect("text"));
+            }
+            self.more().await?;
+        }
     }
 
     async fn more(&mut self) -> io::Result<()> {

@@ -1,0 +1,148 @@
+//! A request body that goes to the worker as it arrives.
+//!
+//! The worker's connection asks for it, so a worker that reads slowly slows its client down, and the
+//! watchdog's clock runs only while it is the client that is waited for (001, "Stalled and Aborted
+//! Uploads").
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use smg_decide::retry::Fault;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// What bounds a body that flows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Banks {
+    /// `--max-payload-size`.
+    pub(crate) bytes: usize,
+    /// `--stream-body-stall-timeout-secs`; `None` for a client that may take its time.
+    pub(crate) stall: Option<Duration>,
+}
+
+/// A body on its way from the client to a worker.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    body: Incoming,
+    /// Bytes that may still come.
+    left: usize,
+    watchdog: Option<Watchdog>,
+    upload: Upload,
+}
+
+/// How an upload ended, for whoever has to answer for it; shared with the body, which its worker's
+/// connection has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Upload(Arc<OnceLock<Result<(), Fault>>>);
+
+#[derive(Debug)]
+struct Watchdog {
+    patience: Duration,
+    timer: Pin<Box<Sleep>>,
+    /// Whether the client is being waited for.
+    waiting: bool,
+}
+
+/// Tells a worker's connection that the rest of the body will not come.
+#[derive(Debug)]
+pub(crate) struct Stopped(Fault);
+
+impl Upload {
+    /// Whether there is more to come.
+    pub(crate) fn is_going(&self) -> bool {
+        self.0.get().is_none()
+    }
+
+    /// What went wrong with it, if something did.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.0.get().and_then(|ended| ended.err())
+    }
+
+    /// It ends once.
+    fn ended(&self, how: Result<(), Fault>) {
+        let _ = self.0.set(how);
+    }
+}
+
+impl Flow {
+    pub(crate) fn new(body: Incoming, banks: Banks) -> Self {
+        let watchdog =
+            |patience| Watchdog { patience, timer: Box::pin(sleep(patience)), waiting: false };
+        Self {
+            body,
+            left: banks.bytes,
+            watchdog: banks.stall.map(watchdog),
+            upload: Upload::default(),
+        }
+    }
+
+    /// How it stands.
+    pub(crate) fn upload(&self) -> Upload {
+        self.upload.clone()
+    }
+
+    fn stop(&self, fault: Fault) -> Poll<Option<Result<Frame<Bytes>, Stopped>>> {
+        self.upload.ended(Err(fault));
+        Poll::Ready(Some(Err(Stopped(fault))))
+    }
+}
+
+impl Watchdog {
+    fn came(&mut self) {
+        self.waiting = false;
+    }
+
+    /// Ready when the client has kept the worker waiting for too long.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !std::mem::replace(&mut self.waiting, true) {
+            self.timer.as_mut().reset(Instant::now() + self.patience);
+        }
+        self.timer.as_mut().poll(cx)
+    }
+}
+
+impl Body for Flow {
+    type Data = Bytes;
+    type Error = Stopped;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Stopped>>> {
+        loop {
+            let Poll::Ready(came) = Pin::new(&mut self.body).poll_frame(cx) else {
+                let Some(watchdog) = &mut self.watchdog else { return Poll::Pending };
+                std::task::ready!(watchdog.poll(cx));
+                return self.stop(Fault::UploadStalled);
+            };
+            if let Some(watchdog) = &mut self.watchdog {
+                watchdog.came();
+            }
+            let Some(came) = came else {
+                self.upload.ended(Ok(()));
+                return Poll::Ready(None);
+            };
+            let Ok(frame) = came else { return self.stop(Fault::UploadAborted) };
+            // Trailers end at this hop.
+            let Some(data) = frame.data_ref() else { continue };
+            let Some(left) = self.left.checked_sub(data.len()) else {
+                return self.stop(Fault::UploadTooLarge);
+            };
+            self.left = left;
+            return Poll::Ready(Some(Ok(frame)));
+        }
+    }
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.code())
+    }
+}
+
+impl std::error::Error for Stopped {}
