@@ -9,6 +9,8 @@ pub enum Path {
     Buffered,
     /// Forwarded as it arrives.
     Streamed,
+    /// Forwarded as it arrives, once a beginning of it has told where (`--routing-key-peek-bytes`).
+    Peeked,
 }
 
 impl Path {
@@ -17,7 +19,7 @@ impl Path {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Buffered => "buffered",
-            Self::Streamed => "streamed",
+            Self::Streamed | Self::Peeked => "streamed",
         }
     }
 }
@@ -49,11 +51,13 @@ pub enum Reason {
     ModelSelection,
     /// A vendor's API is behind the gateway, and the whole body is read for it.
     OpenAi,
+    /// Only what the beginning of the body says stood against streaming it.
+    Peeked,
 }
 
 impl Reason {
     /// All reasons, for metrics that exist at zero.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::RoutingKeyOverride,
         Self::PolicyNeedsText,
         Self::ModelAmbiguous,
@@ -66,6 +70,7 @@ impl Reason {
         Self::NoAvailableWorker,
         Self::ModelSelection,
         Self::OpenAi,
+        Self::Peeked,
     ];
 
     /// The metric label.
@@ -84,6 +89,7 @@ impl Reason {
             Self::NoAvailableWorker => "no_available_worker",
             Self::ModelSelection => "model_selection",
             Self::OpenAi => "openai",
+            Self::Peeked => "peeked",
         }
     }
 }
@@ -111,6 +117,10 @@ pub struct Facts {
     pub retries: bool,
     /// `--max-buffered-request-bytes`.
     pub max_buffered: u64,
+    /// The beginning of the body may be looked at, and can be: it is not compressed.
+    pub peek: bool,
+    /// The policy needs the end of the prompt, too.
+    pub needs_whole_prompt: bool,
 }
 
 /// A plan and the rule that made it.
@@ -144,6 +154,25 @@ const RULES: [(Applies, Path, Reason); 9] = [
 /// The plan for an eligible request.
 #[must_use]
 pub fn plan(facts: &Facts) -> Plan {
+    let plan = ruled(facts);
+    if !facts.peek || facts.external || plan.path != Path::Buffered {
+        return plan;
+    }
+    // What the beginning of a body can tell is no reason to hold all of it.
+    let without = Facts {
+        key_override: false,
+        several_models: false,
+        model_selection: false,
+        needs_prompt: facts.needs_prompt && facts.needs_whole_prompt,
+        ..*facts
+    };
+    match ruled(&without).path {
+        Path::Streamed => Plan { path: Path::Peeked, reason: Reason::Peeked },
+        Path::Buffered | Path::Peeked => plan,
+    }
+}
+
+fn ruled(facts: &Facts) -> Plan {
     if let Some((_, reason)) = MODES.iter().find(|(applies, _)| applies(facts)) {
         return Plan { path: Path::Buffered, reason: *reason };
     }
@@ -159,8 +188,10 @@ pub fn plan(facts: &Facts) -> Plan {
 pub struct Met {
     /// Some worker rewrites request bodies.
     pub worker_mutates: bool,
-    /// Workers for more than one model are registered.
+    /// Workers for more than one model are registered, and which is meant is not known.
     pub several_models: bool,
+    /// The same under `--enable-igw`, where it matters however many there are.
+    pub model_selection: bool,
     /// Some worker can be chosen.
     pub available: bool,
 }
@@ -173,6 +204,7 @@ impl Plan {
         let back = match met {
             _ if self.path == Path::Buffered => None,
             Met { worker_mutates: true, .. } => Some(Reason::WorkerMutatesBody),
+            Met { model_selection: true, .. } => Some(Reason::ModelSelection),
             Met { several_models: true, .. } => Some(Reason::ModelAmbiguous),
             Met { available: false, .. } => Some(Reason::NoAvailableWorker),
             _ => None,
@@ -222,13 +254,52 @@ mod tests {
     }
 
     #[test]
+    fn a_beginning_is_looked_at_where_nothing_else_is_against_streaming() {
+        let peeked = Plan { path: Path::Peeked, reason: Reason::Peeked };
+        let large = Facts { peek: true, ..sized(101) };
+        let text = Facts { needs_prompt: true, ..large };
+        for (facts, path) in [
+            (Facts { key_override: true, ..large }, peeked),
+            (Facts { several_models: true, ..large }, peeked),
+            (Facts { model_selection: true, ..large }, peeked),
+            (Facts { key_override: true, several_models: true, ..text }, peeked),
+            (text, peeked),
+        ] {
+            assert_eq!(plan(&facts), path, "{facts:?}");
+            // What rules 4 to 7 hold is held for the first reason there is, and so is all of it when
+            // nobody may look.
+            for held in [
+                Facts { peek: false, ..facts },
+                Facts { worker_mutates: true, ..facts },
+                Facts { request_hook: true, ..facts },
+                Facts { content_length: None, ..facts },
+                Facts { content_length: Some(100), ..facts },
+                Facts { external: true, ..facts },
+                Facts { needs_prompt: true, needs_whole_prompt: true, ..facts },
+            ] {
+                let Plan { path, reason } = plan(&held);
+                assert_eq!(path, Path::Buffered, "{held:?}");
+                assert_ne!(reason, Reason::Peeked);
+            }
+        }
+        // What streams anyway needs no look.
+        assert_eq!(plan(&large).reason, Reason::RetryForfeited);
+    }
+
+    #[test]
     fn a_streamed_plan_falls_back_when_the_fleet_is_not_what_it_was() {
         let streamed = Plan { path: Path::Streamed, reason: Reason::RetryForfeited };
-        let same = Met { worker_mutates: false, several_models: false, available: true };
+        let same = Met {
+            worker_mutates: false,
+            several_models: false,
+            model_selection: false,
+            available: true,
+        };
         assert_eq!(streamed.met(same), streamed);
         for (met, reason) in [
             (Met { worker_mutates: true, ..same }, Reason::WorkerMutatesBody),
             (Met { several_models: true, ..same }, Reason::ModelAmbiguous),
+            (Met { model_selection: true, ..same }, Reason::ModelSelection),
             (Met { available: false, ..same }, Reason::NoAvailableWorker),
         ] {
             assert_eq!(streamed.met(met), Plan { path: Path::Buffered, reason });

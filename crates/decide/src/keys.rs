@@ -14,11 +14,13 @@ pub enum Source {
     Rid,
     /// A header named in `--routing-key-headers`.
     Header,
+    /// The messages with which the conversation opens, where only the beginning of a body is read.
+    Opening,
 }
 
 impl Source {
     /// All sources, for metrics that exist at zero.
-    pub const ALL: [Self; 2] = [Self::Rid, Self::Header];
+    pub const ALL: [Self; 3] = [Self::Rid, Self::Header, Self::Opening];
 
     /// The metric label and log field.
     #[must_use]
@@ -26,6 +28,7 @@ impl Source {
         match self {
             Self::Rid => "rid",
             Self::Header => "header",
+            Self::Opening => "opening",
         }
     }
 }
@@ -88,6 +91,9 @@ pub struct Places<'a, I> {
     pub listed: I,
     /// The first value of `X-SMG-Routing-Key`.
     pub own: Option<&'a [u8]>,
+    /// A hash of the opening messages; `None` unless the override is on and all else may stand where
+    /// nobody looks.
+    pub opening: Option<&'a str>,
 }
 
 /// The key of a request: body `rid`, else the headers that the treatment reads (000, "Key
@@ -103,6 +109,7 @@ pub fn derive<'a>(
         return Some(Key { source: Source::Rid, text });
     }
     let own = std::iter::once(places.own);
+    let opening = || places.opening.map(|text| Key { source: Source::Opening, text });
     let text = match treatment {
         Treatment::Ignore => None,
         Treatment::Hash => headers::first_valid(places.listed),
@@ -110,7 +117,7 @@ pub fn derive<'a>(
         Treatment::Pin => headers::first_valid(places.listed).map(rid::strip),
         Treatment::PinManual => places.own.and_then(headers::ascii),
     };
-    text.map(|text| Key { source: Source::Header, text })
+    text.map(|text| Key { source: Source::Header, text }).or_else(opening)
 }
 
 #[cfg(test)]
@@ -124,7 +131,21 @@ mod tests {
         own: &'a str,
     ) -> Option<Key<'a>> {
         let listed = std::iter::once(Some(listed.as_bytes()));
-        derive(how, Places { rid, listed, own: Some(own.as_bytes()) })
+        derive(how, Places { rid, listed, own: Some(own.as_bytes()), opening: None })
+    }
+
+    #[test]
+    fn the_opening_is_a_key_when_nothing_else_is() {
+        for (rid, header, source) in [
+            (Some("r"), "h", Source::Rid),
+            (None, "h", Source::Header),
+            (None, "", Source::Opening),
+            (Some(""), "", Source::Opening),
+        ] {
+            let listed = std::iter::once(Some(header.as_bytes()));
+            let places = Places { rid, listed, own: None, opening: Some("hash") };
+            assert_eq!(derive(Treatment::Pin, places).unwrap().source, source, "{rid:?}");
+        }
     }
 
     const KEYED: [Treatment; 4] =

@@ -275,6 +275,11 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
     /// What it must read of a request.
     fn reads(&self) -> Reads;
 
+    /// Whether the beginning of a prompt tells it what it wants to know of the prompt.
+    fn goes_by_beginnings(&self) -> bool {
+        false
+    }
+
     /// Whether it looks at what engines report of their load, so that they have to be asked.
     fn reads_loads(&self) -> bool {
         false

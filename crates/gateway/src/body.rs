@@ -3,6 +3,7 @@
 mod budget;
 mod coded;
 mod flow;
+mod peeked;
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio::time::timeout;
 
 pub(crate) use self::budget::Budget;
 pub(crate) use self::flow::{Banks, Flow, Stopped, Upload};
+pub(crate) use self::peeked::Begun;
 
 use self::budget::Charge;
 use crate::admission::RETRY_AFTER_SECS;
@@ -54,8 +56,13 @@ impl Bounds {
 /// # Errors
 /// When it is too large, too slow or one too many, or the client gives up on it.
 pub(crate) async fn take(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
+    take_rest(Bytes::new(), body, bounds).await
+}
+
+async fn take_rest(start: Bytes, body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
     // A body that is there already never starts the timer.
-    timeout(bounds.time, read(body, bounds)).await.unwrap_or_else(|_| Err(too_slow(bounds.time)))
+    let read = timeout(bounds.time, read(start, body, bounds)).await;
+    read.unwrap_or_else(|_| Err(too_slow(bounds.time)))
 }
 
 /// Reads a body whole that may have come compressed.
@@ -63,23 +70,23 @@ pub(crate) async fn take(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refus
 /// # Errors
 /// As [`take`], and when it cannot be decoded.
 pub(crate) async fn take_decoded(
-    body: Incoming,
+    body: Begun,
     headers: &HeaderMap,
     bounds: &Bounds,
 ) -> Result<Bytes, Refusal> {
     let coding = coding::of(headers).map_err(|_| coded::unknown())?;
-    let body = take(body, bounds).await?;
+    let body = take_rest(body.start, body.rest, bounds).await?;
     match coding {
         Some(coding) => coded::decoded(body, coding, bounds).await,
         None => Ok(body),
     }
 }
 
-async fn read(mut body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
+async fn read(start: Bytes, mut body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
     let limit = bounds.bytes;
     let mut charge = Charge::none(bounds.budget.clone());
-    let claimed = body.size_hint().lower();
-    let mut first = Bytes::new();
+    let claimed = body.size_hint().lower() + start.len() as u64;
+    let mut first = start;
     let mut rest = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| aborted())?.into_data() else { continue };

@@ -66,6 +66,8 @@ pub(crate) struct Fleet {
     pub(crate) external: bool,
     /// Whether the default or any model's policy reads the prompt (001, rule 2).
     pub(crate) reads_prompt: bool,
+    /// The same where the beginning of a prompt is not enough.
+    pub(crate) reads_whole_prompt: bool,
 }
 
 /// The current fleet and the way to change it.
@@ -171,6 +173,7 @@ impl Roster {
         Self {
             current: ArcSwap::new(Arc::new(Fleet {
                 reads_prompt: default.reads() == Reads::Prompt,
+                reads_whole_prompt: reads_whole(&*default),
                 ..Fleet::default()
             })),
             placement,
@@ -384,8 +387,10 @@ impl Roster {
         let reads = |policy: &dyn Policy| policy.reads() == Reads::Prompt;
         let reads_prompt =
             reads(&*self.default) || models.values().any(|group| reads(&*group.policy));
+        let reads_whole_prompt =
+            reads_whole(&*self.default) || models.values().any(|group| reads_whole(&*group.policy));
         let external = upstreams.iter().any(external);
-        Fleet { models, anything, mutates, external, reads_prompt, upstreams }
+        Fleet { models, anything, mutates, external, reads_prompt, reads_whole_prompt, upstreams }
     }
 
     fn group(
@@ -435,6 +440,11 @@ impl Roster {
     fn lock(&self) -> MutexGuard<'_, Changing> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a policy has to see a prompt to its end.
+fn reads_whole(policy: &dyn Policy) -> bool {
+    policy.reads() == Reads::Prompt && !policy.goes_by_beginnings()
 }
 
 /// The policy that the workers of a model ask for: the first valid label `policy` decides.

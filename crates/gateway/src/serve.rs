@@ -25,13 +25,13 @@ use smg_wire::route::{Carries, Dialect, Inference, Route};
 use tokio::time::Instant;
 
 use self::attempt::{Content, Sending, attempt};
-use self::refusals::{bad_body, shed, unavailable};
+use self::refusals::{bad_body, failed, shed, unavailable};
 use self::said::Said;
-use crate::body::Flow;
+use crate::body::{Begun, Flow};
 use crate::edge::{Reply, closing, refuse};
 use crate::fleet::{Fleet, Group, Upstream};
 use crate::gateway::Gateway;
-use crate::session::{Asking, Lease, Round, Way};
+use crate::session::{Asking, Lease, Round, Told, Way};
 use crate::telemetry::ModelMeters;
 use crate::{admission, body};
 
@@ -76,12 +76,16 @@ async fn carry_out(
 ) -> Result<Reply, Refusal> {
     let gw = call.gw;
     let plan = plan::made(call, &body);
-    if plan.is_some_and(|plan| plan.path == Path::Streamed) {
+    let mut body = Begun::unread(body);
+    if let Some(plan) = plan.filter(|plan| plan.path != Path::Buffered) {
+        if plan.path == Path::Peeked {
+            body = plan::look(call, body.rest).await.map_err(failed)?;
+        }
+        let known = body.known();
+        let fields = Fields::read(&known, &[]).unwrap_or_default();
         let permit = admission::enter(gw.admission.as_ref()).await?;
-        if let Some(group) = plan::met(gw, plan) {
-            *meters = Arc::clone(&gw.meters.router.unread_model);
-            meters.request(call.route, false);
-            let reply = streamed(call, &group, body).await?;
+        if let Some(group) = plan::met(gw, plan, &fields) {
+            let reply = streamed(call, &group, (body, &fields), meters).await?;
             return Ok(reply.map(|body| body.permitted(permit)));
         }
         // Whoever uploads holds no permit.
@@ -94,16 +98,30 @@ async fn carry_out(
     Ok(reply.map(|body| body.permitted(permit)))
 }
 
-/// The body goes to a worker as it arrives, so the headers alone choose which, once.
-async fn streamed(call: Call<'_>, group: &Group, body: Incoming) -> Result<Reply, Refusal> {
+/// The body goes to a worker as it arrives, so the headers choose which, with what is known of the
+/// body's beginning, once.
+async fn streamed(
+    call: Call<'_>,
+    group: &Group,
+    (body, fields): (Begun, &Fields<'_>),
+    meters: &mut Arc<ModelMeters>,
+) -> Result<Reply, Refusal> {
     let gw = call.gw;
-    let nothing = Fields::default();
-    let prompt = prompt::wanted(&*group.policy, call.inference, call.head, &nothing);
-    let (policy, headers) = (&*group.policy, &call.head.headers);
-    let asking = gw.session.asking(policy, None, headers, prompt::as_asked(&prompt));
+    let named = fields.model().is_ok_and(|model| model.is_some());
+    *meters = Arc::clone(if named { &group.meters } else { &gw.meters.router.unread_model });
+    meters.request(call.route, fields.stream());
+    let rid = fields.rid(call.inference.rid);
+    let opening = body.opening_messages().map(|messages| gw.session.opening(messages));
+    let prompt = prompt::wanted(&*group.policy, call.inference, call.head, fields);
+    let told = Told {
+        rid: rid.as_deref(),
+        opening: opening.as_deref(),
+        prompt: prompt::as_asked(&prompt),
+    };
+    let asking = gw.session.asking(&*group.policy, &call.head.headers, told);
     let lease = gw.session.choose(group, &asking, &Round::default(), &gw.meters.sticky);
-    let content = Content::flowing(Flow::new(body, gw.limits.flow));
-    let mut sending = Sending { call, content, stream: false };
+    let content = Content::flowing(Flow::new(body.start, body.rest, gw.limits.flow));
+    let mut sending = Sending { call, content, stream: fields.stream() };
     once(&mut sending, group, lease, asking.way).await
 }
 
@@ -134,8 +152,8 @@ async fn buffered(
     };
     let rid = said.fields.rid(inference.rid);
     let prompt = prompt::wanted(&*group.policy, inference, head, &said.fields);
-    let mut asking =
-        gw.session.asking(&*group.policy, rid.as_deref(), &head.headers, prompt::as_asked(&prompt));
+    let told = Told { rid: rid.as_deref(), prompt: prompt::as_asked(&prompt), ..Told::default() };
+    let mut asking = gw.session.asking(&*group.policy, &head.headers, told);
     asking.way = way;
     if gw.limits.retry.attempts > 1 {
         let mut sending = Sending { call, content: Content::Kept(outgoing), stream };

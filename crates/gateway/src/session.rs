@@ -52,6 +52,15 @@ pub(crate) struct Asking<'a> {
     pub(crate) way: Way,
 }
 
+/// What the body of a request says, as far as it was read.
+#[derive(Debug, Default)]
+pub(crate) struct Told<'a> {
+    pub(crate) rid: Option<&'a str>,
+    /// A hash of the messages it opens with ([`Session::opening`]).
+    pub(crate) opening: Option<&'a str>,
+    pub(crate) prompt: Prompt<'a>,
+}
+
 /// What decides where a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -113,20 +122,26 @@ impl Session {
         self.rules.key_override
     }
 
+    /// What stands for the messages a conversation opens with: nothing of them can be told from it.
+    pub(crate) fn opening(&self, messages: &[u8]) -> String {
+        format!("{:?}", self.hashing.hash(Scope { model: None, leg: Leg::Regular }, messages))
+    }
+
     /// Key: what the choice may look at under this policy.
     pub(crate) fn asking<'a>(
         &self,
         policy: &dyn Policy,
-        rid: Option<&'a str>,
         headers: &'a HeaderMap,
-        prompt: Prompt<'a>,
+        told: Told<'a>,
     ) -> Asking<'a> {
+        let Told { rid, opening, prompt } = told;
         let treatment = keys::treatment(policy.keys(), self.rules.key_override);
         let value = |name: &HeaderName| headers.get(name).map(|value| value.as_bytes());
         let places = Places {
             rid: rid.filter(|_| self.rules.key_override),
             listed: self.rules.headers.iter().map(value),
             own: value(&ROUTING_KEY),
+            opening: opening.filter(|_| self.rules.key_override),
         };
         let key = keys::derive(treatment, places);
         // A new key's first request is placed exactly as it would be without the override (000, "How
@@ -134,7 +149,7 @@ impl Session {
         let seen = match treatment {
             Treatment::Pin => {
                 let listed = self.rules.headers.iter().map(value);
-                let alone = Places { rid: None, listed, own: value(&ROUTING_KEY) };
+                let alone = Places { rid: None, listed, own: value(&ROUTING_KEY), opening: None };
                 keys::derive(keys::treatment(policy.keys(), false), alone)
             }
             _ => key,

@@ -218,6 +218,8 @@ pub struct Bodies {
     /// `--stream-body-stall-timeout-secs`: how long a streamed body may keep its worker waiting;
     /// `None` when 0.
     pub stall: Option<Duration>,
+    /// `--routing-key-peek-bytes`: how much of a body may be read before it streams; 0 for nothing.
+    pub peek: usize,
     /// `--enable-igw`: the model in the body picks the policy, so that every body is read.
     pub model_selection: bool,
 }

@@ -213,6 +213,11 @@ pub(crate) struct RequestFlags {
     #[arg(long, value_name = "SECS", default_value_t = 300, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) stream_body_stall_timeout_secs: i64,
 
+    /// Read up to so many bytes of a body that could stream if nobody had to look for its key or its
+    /// model, and stream the rest; 0 reads such bodies whole
+    #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true, value_parser = whole)]
+    pub(crate) routing_key_peek_bytes: i64,
+
     /// Read the model from every request body, for several models behind one gateway
     #[arg(long)]
     pub(crate) enable_igw: bool,

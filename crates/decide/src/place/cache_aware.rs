@@ -152,6 +152,10 @@ impl Policy for CacheAware {
         Reads::Prompt
     }
 
+    fn goes_by_beginnings(&self) -> bool {
+        true
+    }
+
     fn reads_loads(&self) -> bool {
         true
     }

@@ -28,6 +28,8 @@ pub(crate) struct Banks {
 /// A body on its way from the client to a worker.
 #[derive(Debug)]
 pub(crate) struct Flow {
+    /// What was taken of the body before, and goes first.
+    start: Bytes,
     body: Incoming,
     /// Bytes that may still come.
     left: usize,
@@ -70,10 +72,12 @@ impl Upload {
 }
 
 impl Flow {
-    pub(crate) fn new(body: Incoming, banks: Banks) -> Self {
+    /// What is left of a body, after what was taken of it.
+    pub(crate) fn new(start: Bytes, body: Incoming, banks: Banks) -> Self {
         let watchdog =
             |patience| Watchdog { patience, timer: Box::pin(sleep(patience)), waiting: false };
         Self {
+            start,
             body,
             left: banks.bytes,
             watchdog: banks.stall.map(watchdog),
@@ -84,6 +88,16 @@ impl Flow {
     /// How it stands.
     pub(crate) fn upload(&self) -> Upload {
         self.upload.clone()
+    }
+
+    fn pass(&mut self, data: Bytes) -> Poll<Option<Result<Frame<Bytes>, Stopped>>> {
+        match self.left.checked_sub(data.len()) {
+            Some(left) => {
+                self.left = left;
+                Poll::Ready(Some(Ok(Frame::data(data))))
+            }
+            None => self.stop(Fault::UploadTooLarge),
+        }
     }
 
     fn stop(&self, fault: Fault) -> Poll<Option<Result<Frame<Bytes>, Stopped>>> {
@@ -114,6 +128,10 @@ impl Body for Flow {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Stopped>>> {
+        if !self.start.is_empty() {
+            let start = std::mem::take(&mut self.start);
+            return self.pass(start);
+        }
         loop {
             let Poll::Ready(came) = Pin::new(&mut self.body).poll_frame(cx) else {
                 let Some(watchdog) = &mut self.watchdog else { return Poll::Pending };
@@ -129,12 +147,8 @@ impl Body for Flow {
             };
             let Ok(frame) = came else { return self.stop(Fault::UploadAborted) };
             // Trailers end at this hop.
-            let Some(data) = frame.data_ref() else { continue };
-            let Some(left) = self.left.checked_sub(data.len()) else {
-                return self.stop(Fault::UploadTooLarge);
-            };
-            self.left = left;
-            return Poll::Ready(Some(Ok(frame)));
+            let Ok(data) = frame.into_data() else { continue };
+            return self.pass(data);
         }
     }
 }

@@ -5,9 +5,14 @@ use std::sync::Arc;
 use hyper::body::{Body as _, Incoming};
 use smg_decide::body::{self as rules, Facts, Met, Path, Plan};
 use smg_decide::place::Candidates;
+use smg_decide::retry::Fault;
+use smg_wire::coding;
 use smg_wire::hint::{self, ROUTING_TOKENS};
+use smg_wire::json::Fields;
+use smg_wire::peek::Field;
 
 use super::Call;
+use crate::body::Begun;
 use crate::fleet::Group;
 use crate::gateway::Gateway;
 
@@ -29,27 +34,44 @@ pub(super) fn made(call: Call<'_>, body: &Incoming) -> Option<Plan> {
         content_length: body.size_hint().exact(),
         retries: gw.limits.retry.attempts > 1,
         max_buffered: gw.limits.bodies.max_buffered,
+        peek: gw.limits.bodies.peek > 0 && coding::of(headers) == Ok(None),
+        needs_whole_prompt: fleet.reads_whole_prompt,
         ..Facts::default()
     }))
 }
 
+/// Looks at the beginning of a body, no further than it takes to know what decides.
+pub(super) async fn look(call: Call<'_>, body: Incoming) -> Result<Begun, Fault> {
+    let gw = call.gw;
+    let fleet = gw.fleet.load();
+    let whose =
+        if gw.session.reads_rid() { &[Field::Model, Field::Rid][..] } else { &[Field::Model] };
+    // Nobody can say how much of a prompt is enough.
+    let wanted = if fleet.reads_prompt { &[] } else { whose };
+    Begun::look(body, gw.limits.bodies.peek, wanted, gw.limits.flow.stall).await
+}
+
 /// Holds a streamed plan against the fleet as it is now, and counts what comes of it: the workers to
 /// choose from, or nobody, when the body has to be read after all.
-pub(super) fn met(gw: &Gateway, plan: Option<Plan>) -> Option<Arc<Group>> {
+pub(super) fn met(gw: &Gateway, plan: Plan, fields: &Fields<'_>) -> Option<Arc<Group>> {
     let fleet = gw.fleet.load();
-    let group = fleet.models.values().next();
+    let said = fields.model();
+    let named = said.as_ref().ok().and_then(|name| fleet.models.get(name.as_deref()?));
+    let unknown = named.is_none();
+    // Whoever uses an alias has the body rewritten, which takes all of it; so does a refusal.
+    let strange = unknown && said != Ok(None);
+    let group = named.or_else(|| fleet.models.values().next());
     let now = gw.clock.millis();
     let available = group
         .filter(|group| Candidates::new(&group.workers, &[]).at(now).available().next().is_some());
-    let plan = plan.map(|plan| {
-        plan.met(Met {
-            worker_mutates: fleet.mutates,
-            several_models: fleet.models.len() > 1,
-            available: available.is_some(),
-        })
+    let plan = plan.met(Met {
+        worker_mutates: fleet.mutates,
+        several_models: strange || (unknown && fleet.models.len() > 1),
+        model_selection: unknown && gw.limits.bodies.model_selection,
+        available: available.is_some(),
     });
-    count(gw, plan);
-    available.filter(|_| plan.is_some_and(|plan| plan.path == Path::Streamed)).cloned()
+    count(gw, Some(plan));
+    available.filter(|_| plan.path != Path::Buffered).cloned()
 }
 
 /// Counts the deciding rule, once for each request on a route that may stream.

@@ -232,6 +232,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             max_buffered_total: None,
             timeout: TIMEOUT,
             stall: None,
+            peek: 0,
             model_selection: true,
         },
         clients: Clients {

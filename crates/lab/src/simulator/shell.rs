@@ -159,6 +159,7 @@ impl Shell {
             rid: rid.filter(|_| self.key_override),
             listed: self.listed.iter().map(|name| value(name)),
             own: value(OWN),
+            opening: None,
         };
         let key = keys::derive(reads, places).map(|key| key.text.to_owned());
         let model = match treatment {

@@ -32,6 +32,9 @@ pub(super) fn admission(flags: &LimitFlags) -> Meant<Option<AdmissionRules>> {
     }))
 }
 
+/// Most that may be read of a body before it streams: what each such request may hold.
+const MAX_PEEK: u64 = 1 << 20;
+
 /// How large request bodies may be, alone and together, and how long they may take to arrive.
 pub(super) fn bodies(requests: &RequestFlags, limits: &LimitFlags) -> Meant<Bodies> {
     let max_payload = positive("--max-payload-size", requests.max_payload_size)?;
@@ -43,6 +46,12 @@ pub(super) fn bodies(requests: &RequestFlags, limits: &LimitFlags) -> Meant<Bodi
         Some(typed) => positive_secs("--buffered-body-timeout-secs", typed)?,
         None => positive_secs("--request-timeout-secs", requests.request_timeout_secs)?,
     };
+    let typed = requests.routing_key_peek_bytes;
+    let peek = unsigned("--routing-key-peek-bytes", typed)?;
+    if peek > MAX_PEEK {
+        let why = format!("expected at most {MAX_PEEK}: whoever needs more reads all of it");
+        return Err(Complaint::about("--routing-key-peek-bytes", typed, why));
+    }
     let stall = secs("--stream-body-stall-timeout-secs", requests.stream_body_stall_timeout_secs)?;
     Ok(Bodies {
         max_payload: usize::try_from(max_payload).unwrap_or(usize::MAX),
@@ -53,6 +62,7 @@ pub(super) fn bodies(requests: &RequestFlags, limits: &LimitFlags) -> Meant<Bodi
         max_buffered_total: total.filter(|total| *total > 0),
         timeout,
         stall: unless_zero(stall),
+        peek: usize::try_from(peek).unwrap_or(usize::MAX),
         model_selection: requests.enable_igw,
     })
 }

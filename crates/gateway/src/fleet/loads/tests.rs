@@ -119,6 +119,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             max_buffered_total: None,
             timeout: Duration::from_secs(60),
             stall: None,
+            peek: 0,
             model_selection: true,
         },
         clients: crate::settings::Clients {
