@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a target says what broke by panicking")]
 
 use serde_json::{Map, Value};
+use smg_wire::json::compact::compact;
 use smg_wire::json::splice::{self, Edit};
 use smg_wire::json::{Fields, seek};
 use smg_wire::peek::{Field, Peek, State};
@@ -47,6 +48,7 @@ fn splices() {
             return;
         }
         let edited = edited.unwrap();
+        let edited = compact(&edited).unwrap_or(edited);
         assert!(Fields::read(&edited, &[]).is_ok());
         let after: Option<Map<String, Value>> = serde_json::from_slice(&edited).ok();
         if let (Some(after), Ok(mut wanted)) = (after, serde_json::from_slice::<Map<_, _>>(input)) {

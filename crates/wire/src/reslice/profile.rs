@@ -40,10 +40,9 @@ const OTHERS: [&str; 26] = [
 #[must_use]
 pub fn selects(model: &str) -> bool {
     let starts = |segment: &str, names: &[&str]| {
-        let matches = |name: &&str| {
+        names.iter().any(|name| {
             segment.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
-        };
-        names.iter().any(|name| matches(&name))
+        })
     };
     model
         .split('/')
