@@ -1,5 +1,4 @@
 //! Routing keys of strangers, as `smg-decide` reads them.
-#![expect(clippy::unwrap_used, reason = "a target says what broke by panicking")]
 
 use smg_decide::keys::{MAX_KEY_BYTES, Places, Treatment, derive, headers, rid};
 

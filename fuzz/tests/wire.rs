@@ -1,5 +1,4 @@
 //! Bytes of clients and workers, as `smg-wire` reads them.
-#![expect(clippy::unwrap_used, reason = "a target says what broke by panicking")]
 
 use serde_json::{Map, Value};
 use smg_wire::json::compact::compact;
