@@ -91,7 +91,7 @@ fn run(chunks: &[&[u8]]) -> String {
 proptest! {
     #[test]
     fn only_where_events_begin_and_end_changes(
-        frames in prop::collection::vec(frame(), 0..40),
+        frames in prop::collection::vec(frame(), 0..20),
         end in prop_oneof![Just("\n\n"), Just("\r\n\r\n")],
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         idle in any::<prop::sample::Index>(),
