@@ -6,12 +6,13 @@ use crate::report::{Finding, Problem};
 use crate::tree::Tree;
 
 /// Each crate of the house and those of ours it may name. `None`: any below it.
-const FLOORS: [(&str, Option<&[&str]>); 6] = [
+const FLOORS: [(&str, Option<&[&str]>); 7] = [
     ("smg-decide", Some(&[])),
     ("smg-wire", Some(&[])),
     ("smg-gateway", Some(&["smg-decide", "smg-wire"])),
     ("smg-lab", Some(&["smg-decide", "smg-wire", "smg-gateway"])),
     ("smg", None),
+    ("fuzz", Some(&["smg-decide", "smg-wire"])),
     ("xtask", Some(&[])),
 ];
 

@@ -304,4 +304,6 @@ fn unless_zero(duration: Duration) -> Option<Duration> {
 }
 
 #[cfg(test)]
+mod fuzzed;
+#[cfg(test)]
 mod tests;
