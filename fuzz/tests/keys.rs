@@ -22,10 +22,10 @@ fn keys() {
         let own = listed.last().copied();
         assert!(own.and_then(headers::ascii).is_none_or(str::is_ascii));
         for how in [Treatment::Ignore, Treatment::Hash, Treatment::HashOwn, Treatment::Pin] {
-            let key = derive(how, Places { rid: first, listed: values(), own });
+            let key = derive(how, Places { rid: first, listed: values(), own, opening: None });
             assert!(key.is_none_or(|key| !key.text.is_empty() && key.text.len() <= MAX_KEY_BYTES));
         }
-        let places = Places { rid: first, listed: values(), own };
+        let places = Places { rid: first, listed: values(), own, opening: None };
         assert!(derive(Treatment::PinManual, places).is_none_or(|key| !key.text.is_empty()));
     };
     fuzz::run("keys", 4000, target).unwrap();

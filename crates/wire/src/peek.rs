@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 mod grammar;
+mod known;
 
 use grammar::{Grammar, Note};
 
@@ -79,6 +80,8 @@ pub struct Opening {
     pub begun: Option<usize>,
     /// Whether nothing of it can follow.
     pub complete: bool,
+    /// Whether it is a list.
+    pub list: bool,
 }
 
 /// Reads a body as it grows.
@@ -171,7 +174,7 @@ impl Peek {
             Note::ValueBegins { list } => {
                 self.begins = at;
                 if let Some(opening) = self.prompt() {
-                    *opening = Some(Opening { whole: at..at, ..Opening::default() });
+                    *opening = Some(Opening { whole: at..at, list, ..Opening::default() });
                 }
                 if !list {
                     self.item_begins(at);

@@ -51,6 +51,8 @@ impl Begun {
         let mut more = BytesMut::new();
         loop {
             let seen = if more.is_empty() { &start[..] } else { &more[..] };
+            // What came with it, and is more than may be looked at, stays unread.
+            let seen = seen.get(..most).unwrap_or(seen);
             let state = peek.read(seen);
             let known =
                 !wanted.is_empty() && wanted.iter().all(|field| peek.span(*field).is_some());
