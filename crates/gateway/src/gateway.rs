@@ -86,7 +86,7 @@ impl Gateway {
                 .map(|rules| Admission::new(rules, clock, meters.admission.clone())),
             clock,
             fleet,
-            access: Access::new(&settings.access),
+            access: Access::new(&settings.access, settings.listen.ip()),
             cors: settings.access.cors.clone(),
             limits: Limits {
                 bodies: settings.bodies,

@@ -93,8 +93,9 @@ impl Rig {
     /// The answer to any request on a connection of its own.
     pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> Reply {
         let length = body.len();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: gw\r\ncontent-length: {length}\r\n\r\n");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"
+        );
         self.client().send(head + body).await.reply().await
     }
 
