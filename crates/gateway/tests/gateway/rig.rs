@@ -236,6 +236,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             model_selection: true,
         },
         clients: Clients {
+            max_connections: 1024,
             max_header_bytes: 64 << 10,
             header_timeout: Some(Duration::from_secs(30)),
             idle_timeout: None,

@@ -122,6 +122,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             model_selection: true,
         },
         clients: crate::settings::Clients {
+            max_connections: 1024,
             max_header_bytes: 64 << 10,
             header_timeout: None,
             idle_timeout: None,
