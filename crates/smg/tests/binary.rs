@@ -8,6 +8,8 @@
 
 #[path = "binary/rig.rs"]
 mod rig;
+#[path = "binary/tls.rs"]
+mod tls;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
