@@ -42,7 +42,7 @@ impl Authority {
     }
 
     fn path(&self, file: usize) -> &str {
-        self.files[file].to_str().unwrap()
+        self.files.get(file).and_then(|path| path.to_str()).unwrap()
     }
 
     /// Flags that have a gateway show its pair to clients.
