@@ -5,7 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, HOST};
+use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use siphasher::sip128::SipHasher24;
 use smg_wire::access::{
@@ -60,6 +61,8 @@ pub(crate) struct Access {
     admin: Option<u128>,
     /// What a worker without a key of its own is sent: `--api-key`.
     gateway: Option<HeaderValue>,
+    /// `--host`, by which this machine may be called too.
+    listens: IpAddr,
 }
 
 impl fmt::Debug for Access {
@@ -69,7 +72,7 @@ impl fmt::Debug for Access {
 }
 
 impl Access {
-    pub(crate) fn new(given: &settings::Access) -> Self {
+    pub(crate) fn new(given: &settings::Access, listens: IpAddr) -> Self {
         let hash = SipHasher24::new_with_keys(rand::random(), rand::random());
         let tag = |key: &Secret| hash.hash(key.reveal().as_bytes()).as_u128();
         let own = given.api_key.iter().map(|key| (tag(key), None));
@@ -80,6 +83,7 @@ impl Access {
             inference: own.chain(tenants).collect(),
             admin: given.admin_key.as_ref().map(tag),
             gateway: given.api_key.as_ref().and_then(Secret::bearer),
+            listens,
         }
     }
 
@@ -102,7 +106,9 @@ impl Access {
         }
         let mut caller = self.known(headers);
         caller.page = !allowed && is_of_a_page(headers);
-        caller.local = peer.to_canonical().is_loopback() && !is_passed_on(headers);
+        caller.local = peer.to_canonical().is_loopback()
+            && !is_passed_on(headers)
+            && headers.get_all(HOST).iter().all(|host| calls_this_machine(host, self.listens));
         match enter(door, self.locks(), caller) {
             Entry::Granted => None,
             Entry::InvalidKey => Some(Refusal::new(
@@ -113,7 +119,8 @@ impl Access {
             Entry::LocalOnly => Some(Refusal::new(
                 StatusCode::FORBIDDEN,
                 "admin_loopback_only",
-                "Without --admin-api-key this route answers this machine only.",
+                "Without --admin-api-key this route answers this machine only, called localhost or \
+                 by its loopback address.",
             )),
             Entry::NotForPages => Some(Refusal::new(
                 StatusCode::FORBIDDEN,
@@ -174,9 +181,56 @@ impl Access {
     }
 }
 
+/// Whether a `Host` calls a gateway that listens at `listens` by a name that nobody else can give it. A
+/// page whose own name was made to lead to this machine (DNS rebinding) asks as if it were of the same
+/// origin, and only the name tells it from the operator.
+fn calls_this_machine(host: &HeaderValue, listens: IpAddr) -> bool {
+    let Ok(authority) = Authority::try_from(host.as_bytes()) else { return false };
+    if authority.as_str().contains('@') {
+        return false;
+    }
+    let name = authority.host();
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    if let Ok(address) = address.parse::<IpAddr>() {
+        let address = address.to_canonical();
+        return address.is_loopback() || address == listens.to_canonical();
+    }
+    // Systems and browsers lead no name below it elsewhere (RFC 6761, 6.3).
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    name == "localhost" || name.ends_with(".localhost")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_machine_is_called_by_names_that_nobody_else_can_give_it() {
+        let listens = "10.0.0.1".parse().unwrap();
+        for (host, ours) in [
+            ("localhost", true),
+            ("LocalHost:30000", true),
+            ("localhost.", true),
+            ("smg.localhost:30000", true),
+            ("127.0.0.1:30000", true),
+            ("127.9.9.9", true),
+            ("[::1]:30000", true),
+            ("[::ffff:127.0.0.1]", true),
+            ("10.0.0.1:30000", true),
+            ("10.0.0.2:30000", false),
+            ("0.0.0.0:30000", false),
+            ("evil.example:30000", false),
+            ("localhost.evil.example", false),
+            ("notlocalhost", false),
+            ("127.0.0.1.evil.example", false),
+            ("localhost@evil.example", false),
+            ("evil@localhost", false),
+            ("", false),
+        ] {
+            let value = HeaderValue::from_str(host).unwrap();
+            assert_eq!(calls_this_machine(&value, listens), ours, "{host}");
+        }
+    }
 
     fn secret(key: &str) -> Secret {
         key.parse().unwrap()
@@ -190,7 +244,7 @@ mod tests {
             admin_key: Some(secret("hush-3")),
             ..settings::Access::default()
         };
-        let access = Access::new(&given);
+        let access = Access::new(&given, IpAddr::from([127, 0, 0, 1]));
         let shown = format!("{given:?} {access:?} {:?}", access.for_worker(None));
         assert!(!shown.contains("hush"), "{shown}");
         assert!(shown.contains("Sensitive"), "{shown}");

@@ -23,6 +23,7 @@ use smg_wire::header::REQUEST_ID;
 use smg_wire::route::{Dialect, Route, Row};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::sync::OwnedSemaphorePermit;
 
 use self::patience::{Patience, Patient};
 pub(crate) use self::presence::Attending;
@@ -42,7 +43,7 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const MAX_HELD_BYTES: usize = 64 * 1024;
 
 pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
-    let mut failing = false;
+    let (mut failing, mut full) = (false, false);
     loop {
         match listener.accept().await {
             Ok((socket, peer)) => {
@@ -50,7 +51,12 @@ pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
                 // Small events leave at once (001, "No Nagle delay"). A socket that is gone already
                 // shows when it is read.
                 let _ = socket.set_nodelay(true);
-                tasks::spawn("client", receive(Arc::clone(&gw), socket, peer.ip()));
+                let Some(place) = place(&gw, &mut full).await else { return };
+                let served = receive(Arc::clone(&gw), socket, peer.ip());
+                tasks::spawn("client", async move {
+                    served.await;
+                    drop(place);
+                });
             }
             Err(error) => {
                 // Out of descriptors, it fails until somebody leaves: once is enough in the log.
@@ -61,6 +67,21 @@ pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
             }
         }
     }
+}
+
+/// A place for a connection. While there is none the next ones wait in the kernel, so that descriptors
+/// are left for workers; one at each listener has been accepted already.
+async fn place(gw: &Gateway, full: &mut bool) -> Option<OwnedSemaphorePermit> {
+    if let Ok(place) = Arc::clone(&gw.places).try_acquire_owned() {
+        *full = false;
+        return Some(place);
+    }
+    // Once is enough in the log while it lasts.
+    if !std::mem::replace(full, true) {
+        let connections = gw.settings.clients.max_connections;
+        tracing::warn!(connections, "--max-connections reached; clients wait to be accepted");
+    }
+    Arc::clone(&gw.places).acquire_owned().await.ok()
 }
 
 /// Serves a connection to its end, after the handshake if this gateway's clients speak TLS. Until a

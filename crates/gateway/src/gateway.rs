@@ -41,6 +41,8 @@ pub struct Gateway {
     pub(crate) meters: Meters,
     pub(crate) drain: Drain,
     pub(crate) clock: Clock,
+    /// Places for connections of clients (`--max-connections`).
+    pub(crate) places: Arc<Semaphore>,
     /// Turns of those who have an engine say a word, which anybody may (`/health_generate`).
     pub(crate) words: Semaphore,
     /// Where work that must not delay a request runs.
@@ -86,7 +88,7 @@ impl Gateway {
                 .map(|rules| Admission::new(rules, clock, meters.admission.clone())),
             clock,
             fleet,
-            access: Access::new(&settings.access),
+            access: Access::new(&settings.access, settings.listen.ip()),
             cors: settings.access.cors.clone(),
             limits: Limits {
                 bodies: settings.bodies,
@@ -102,6 +104,9 @@ impl Gateway {
             },
             meters,
             drain: Drain::default(),
+            places: Arc::new(Semaphore::new(
+                settings.clients.max_connections.min(Semaphore::MAX_PERMITS),
+            )),
             words: Semaphore::new(MAX_WORDS),
             control,
             settings,

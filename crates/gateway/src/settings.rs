@@ -227,6 +227,8 @@ pub struct Bodies {
 /// Connections of clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Clients {
+    /// `--max-connections`: how many there may be; more are accepted as others end.
+    pub max_connections: usize,
     /// `--max-header-bytes`: longest head, and most that is read ahead or written behind.
     pub max_header_bytes: usize,
     /// `--header-read-timeout-secs`: how long a head may take; `None` for no bound.

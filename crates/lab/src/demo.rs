@@ -37,6 +37,8 @@ pub struct Stage<'a> {
     pub seed: u64,
     /// Whether `out` is a terminal, where a line may be written over.
     pub live: bool,
+    /// Whether the gateways go on serving, for those who want to try them.
+    pub stays: bool,
 }
 
 /// What came out, for those who do not read it.
@@ -61,7 +63,7 @@ pub fn script(model: &str, seed: u64) -> Script {
     Script { model: model.to_owned(), seed, ..Script::default() }
 }
 
-/// Plays both, then prints turns, summary and what to try next.
+/// Plays both, then prints turns, summary and, if the gateways stay, what to try next.
 ///
 /// # Errors
 /// When `out` cannot be written to or an address is no HTTP address.
@@ -78,7 +80,9 @@ pub async fn play(out: &mut (dyn Write + Send), stage: &Stage<'_>) -> io::Result
     print::turns(out, "The same without", plain.iter().filter(few))?;
     let outcome = Outcome { sticky: Sums::of(&sticky), plain: Sums::of(&plain) };
     print::summary(out, &outcome)?;
-    print::try_it(out, stage)?;
+    if stage.stays {
+        print::try_it(out, stage)?;
+    }
     Ok(outcome)
 }
 

@@ -82,7 +82,7 @@ mod tests {
     }
 
     /// Plays the whole demo; `pace` 0 makes it quick.
-    async fn play(pace: f64, live: bool) -> (demo::Outcome, String) {
+    async fn play(pace: f64, live: bool, stays: bool) -> (demo::Outcome, String) {
         let profile = Profile { pace, ..demo::profile("lab") };
         let one = Fleet::start(ENGINES, &profile).await.unwrap();
         let two = Fleet::start(ENGINES, &profile).await.unwrap();
@@ -92,6 +92,7 @@ mod tests {
             model: "lab",
             seed: 7,
             live,
+            stays,
         };
         let mut out = Vec::new();
         let outcome = demo::play(&mut out, &stage).await.unwrap();
@@ -99,8 +100,14 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn nobody_is_invited_to_try_what_is_about_to_leave() {
+        let (_, text) = play(0.0, false, false).await;
+        assert!(text.contains("What it is worth") && !text.contains("curl"), "{text}");
+    }
+
+    #[tokio::test]
     async fn stickiness_pays() {
-        let (outcome, text) = play(0.0, false).await;
+        let (outcome, text) = play(0.0, false, true).await;
         let (sticky, plain) = (outcome.sticky, outcome.plain);
         assert_eq!((sticky.errors, plain.errors), (0, 0));
         assert_eq!(sticky.same_worker, sticky.later);

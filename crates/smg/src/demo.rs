@@ -38,8 +38,14 @@ pub(crate) fn run(flags: &DemoFlags) -> Result<(), Complaint> {
             gateway(&runtimes, flags.port, &sticky, &["--routing-key-override"]).await?;
         let plain_url = gateway(&runtimes, flags.port + 1, &plain, &[]).await?;
         let live = std::io::stdout().is_terminal();
-        let stage =
-            Stage { sticky_url: &sticky_url, plain_url: &plain_url, model: MODEL, seed: 1, live };
+        let stage = Stage {
+            sticky_url: &sticky_url,
+            plain_url: &plain_url,
+            model: MODEL,
+            seed: 1,
+            live,
+            stays: !flags.once,
+        };
         demo::play(&mut std::io::stdout(), &stage).await.map_err(failed)?;
         if !flags.once {
             let _ = writeln!(std::io::stdout(), "\nServing on {sticky_url} until Ctrl-C.");

@@ -12,10 +12,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::flags::Flags;
 use crate::logging;
 use crate::meant::{self, Complaint};
+use crate::open_files;
 use crate::runtimes::{Runtimes, listen};
 
 /// Runs a gateway until it is told to leave.
 pub(crate) fn run(flags: &Flags) -> Result<(), Complaint> {
+    open_files::raise();
     let settings = meant::settings(flags)?;
     if let Some(file) = &settings.sticky.snapshot {
         smg_gateway::settings::try_snapshot(file).map_err(|why| {

@@ -7,6 +7,7 @@ mod launch;
 mod logging;
 mod meant;
 mod memory;
+mod open_files;
 mod runtimes;
 
 use std::io::Write as _;

@@ -8,6 +8,8 @@
 
 #[path = "binary/rig.rs"]
 mod rig;
+#[path = "binary/tls.rs"]
+mod tls;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -61,6 +63,31 @@ fn a_key_opens_inference_and_open_doors_are_warned_of() {
     let open = Gateway::start(&[], &["--host", "0.0.0.0"]);
     let warned = open.wait_for_log("no API key is configured");
     assert!(warned.contains("WARN") && warned.contains("--admin-api-key"), "{warned}");
+}
+
+#[test]
+fn beyond_max_connections_clients_wait_until_one_ends() {
+    let gateway = Gateway::start(&[], &["--max-connections", "1"]);
+    let ask = "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let connect = || TcpStream::connect(("127.0.0.1", gateway.port)).unwrap();
+    let answered = |socket: &mut TcpStream| {
+        socket.write_all(ask.as_bytes()).unwrap();
+        let mut status = [0; 12];
+        socket.read_exact(&mut status).unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200");
+    };
+    let mut first = connect();
+    answered(&mut first);
+    let (mut second, mut third) = (connect(), connect());
+    second.write_all(ask.as_bytes()).unwrap();
+    assert!(gateway.wait_for_log("--max-connections reached").contains("WARN"));
+    second.set_nonblocking(true).unwrap();
+    assert!(second.read(&mut [0]).is_err(), "nobody has read its request");
+    second.set_nonblocking(false).unwrap();
+    drop(first);
+    answered(&mut second);
+    drop(second);
+    answered(&mut third);
 }
 
 #[test]

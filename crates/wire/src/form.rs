@@ -1,6 +1,7 @@
 //! Multipart forms (RFC 7578), as far as routing has to know them: which model they name, and
 //! whether they ask for a stream. Files in them are passed over at memory speed.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use http::HeaderValue;
@@ -35,7 +36,7 @@ impl Form {
             let Some(end) = memmem::find(bytes, b"\r\n\r\n") else { continue };
             let (head, value) = (bytes.get(..end), bytes.get(end + 4..));
             let value = value.and_then(|value| std::str::from_utf8(value).ok());
-            match (head.and_then(name), value) {
+            match (head.and_then(name).as_deref(), value) {
                 (Some("model"), Some(value)) => {
                     form.model_at = part.start + end + 4..part.end;
                     form.model = Some(value.to_owned());
@@ -56,7 +57,7 @@ impl Form {
 }
 
 /// The boundary that a `Content-Type` names.
-fn boundary(kind: &HeaderValue) -> Option<&str> {
+fn boundary(kind: &HeaderValue) -> Option<Cow<'_, str>> {
     let (essence, parameters) = kind.to_str().ok()?.split_once(';')?;
     if !essence.trim().eq_ignore_ascii_case("multipart/form-data") {
         return None;
@@ -89,7 +90,7 @@ fn parts(body: &[u8], boundary: &[u8]) -> Option<Vec<Range<usize>>> {
 }
 
 /// The name of a part.
-fn name(head: &[u8]) -> Option<&str> {
+fn name(head: &[u8]) -> Option<Cow<'_, str>> {
     let mut lines = std::str::from_utf8(head).ok()?.split("\r\n");
     let value = lines.find_map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -98,11 +99,50 @@ fn name(head: &[u8]) -> Option<&str> {
     parameter(value, "name")
 }
 
-fn parameter<'a>(parameters: &'a str, wanted: &str) -> Option<&'a str> {
-    parameters.split(';').find_map(|parameter| {
-        let (name, value) = parameter.split_once('=')?;
-        name.trim().eq_ignore_ascii_case(wanted).then(|| value.trim().trim_matches('"'))
-    })
+/// The value of a parameter (RFC 9110, 5.6.6), without its quotes and escapes. What stands in another's
+/// quotes is no parameter, and a quote that never ends goes on to the end.
+fn parameter<'a>(mut rest: &'a str, wanted: &str) -> Option<Cow<'a, str>> {
+    loop {
+        let (one, more) = split_at_semicolon(rest);
+        if let Some((name, value)) = one.split_once('=')
+            && name.trim().eq_ignore_ascii_case(wanted)
+        {
+            return Some(unquoted(value.trim()));
+        }
+        rest = more?;
+    }
+}
+
+/// What stands before the first `;` outside of quotes, and what comes after it.
+fn split_at_semicolon(text: &str) -> (&str, Option<&str>) {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b';' if !quoted => return (text.get(..at).unwrap_or(text), text.get(at + 1..)),
+            _ => {}
+        }
+    }
+    (text, None)
+}
+
+fn unquoted(value: &str) -> Cow<'_, str> {
+    let Some(inner) = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
+        return Cow::Borrowed(value);
+    };
+    if !inner.contains('\\') {
+        return Cow::Borrowed(inner);
+    }
+    let (mut plain, mut escaped) = (String::with_capacity(inner.len()), false);
+    for letter in inner.chars() {
+        escaped = letter == '\\' && !escaped;
+        if !escaped {
+            plain.push(letter);
+        }
+    }
+    Cow::Owned(plain)
 }
 
 #[cfg(test)]
@@ -137,6 +177,38 @@ mod tests {
             assert_eq!(again.model.as_deref(), Some("large"));
             assert_eq!(renamed.len(), body().len() - 2);
         }
+    }
+
+    #[test]
+    fn what_stands_in_quotes_is_no_parameter() {
+        for (text, found) in [
+            (r#"form-data; name="model""#, Some("model")),
+            (r#"form-data; NAME = model ; x=y"#, Some("model")),
+            (r#"form-data; filename="a; name=b"; name="model""#, Some("model")),
+            (r#"form-data; filename="a; name=b""#, None),
+            (r#"form-data; filename="a\"; name=b"; name=c"#, Some("c")),
+            (r#"form-data; filename="a\\"; name=b"#, Some("b")),
+            (r#"form-data; filename=a\; name=b"#, Some("b")),
+            (r#"form-data; name="a;b""#, Some("a;b")),
+            (r#"form-data; name="a\"b\\c\d""#, Some(r#"a"b\cd"#)),
+            (r#"form-data; name="""#, Some("")),
+            (r#"form-data; name=""#, Some("\"")),
+            (r#"form-data; filename="a; name=b"#, None),
+            (r#"form-data; filename="ü;"; name=é"#, Some("é")),
+            ("form-data; name*=x; =; ;", None),
+            ("", None),
+        ] {
+            assert_eq!(parameter(text, "name").as_deref(), found, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_boundary_may_hold_what_parts_parameters() {
+        let kind = kind("multipart/form-data; x=\"; boundary=no\"; boundary=\"b;1\"");
+        let body = b"--b;1\r\nContent-Disposition: form-data; filename=\"; name=file\"; \
+            name=\"model\"\r\n\r\nm\r\n--b;1--";
+        let form = Form::read(Some(&kind), body).unwrap();
+        assert_eq!(form.model.as_deref(), Some("m"));
     }
 
     #[test]

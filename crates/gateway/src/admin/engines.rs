@@ -122,12 +122,25 @@ fn hide(value: &mut Value) {
     }
 }
 
+/// Words before `token` that make it a token of a model's vocabulary; any other token opens something.
+const VOCABULARY: [&str; 14] = [
+    "audio", "bos", "cls", "eos", "image", "mask", "max", "pad", "sep", "special", "stop", "think",
+    "unk", "video",
+];
+
+/// Whether a field of this name holds what opens a door: for keys, tokens and passwords hiding one too
+/// many costs less than showing one.
 fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    name.ends_with("api_key")
-        || name.ends_with("_token")
-        || name.contains("password")
-        || name.contains("secret")
+    let name = name.to_ascii_lowercase().replace('-', "_");
+    let token = name == "token"
+        || name
+            .strip_suffix("_token")
+            .is_some_and(|of| !VOCABULARY.contains(&of.rsplit('_').next().unwrap_or_default()));
+    let key = ["api_key", "apikey", "private_key", "access_key"];
+    let word = ["password", "passphrase", "secret", "credential", "authorization"];
+    token
+        || key.iter().any(|key| name.ends_with(key))
+        || word.iter().any(|word| name.contains(word))
 }
 
 /// How busy each worker is: what this gateway has in flight there, and what its engine reported last.
@@ -219,6 +232,38 @@ fn forget(gw: &Gateway, flushed: &Upstream) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_opens_a_door_is_told_from_what_a_tokenizer_knows() {
+        for (name, secret) in [
+            ("api_key", true),
+            ("admin_api_key", true),
+            ("admin-api-key", true),
+            ("API_KEY", true),
+            ("openai_apikey", true),
+            ("hf_token", true),
+            ("token", true),
+            ("access_token", true),
+            ("aws_secret_access_key", true),
+            ("ssl_keyfile_password", true),
+            ("client_secret", true),
+            ("authorization", true),
+            ("eos_token", false),
+            ("bos_token", false),
+            ("pad_token", false),
+            ("unk_token", false),
+            ("audio_eos_token", false),
+            ("image_token", false),
+            ("eos_token_id", false),
+            ("max_total_num_tokens", false),
+            ("tokenizer_path", false),
+            ("skip_tokenizer_init", false),
+            ("ssl_keyfile", false),
+            ("key", false),
+        ] {
+            assert_eq!(is_secret(name), secret, "{name}");
+        }
+    }
 
     #[test]
     fn an_engine_tells_no_keys() {

@@ -18,6 +18,9 @@ use crate::upstream::{Pool, fetch};
 /// Bound on each question.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
+/// The label `mode` of a poll that brought no load.
+const UNTOLD: &str = "none";
+
 /// Polls a worker for as long as it is registered.
 pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, polling: LoadPolling) {
     let model = upstream.card.models.first().map_or("unknown", |model| &**model);
@@ -34,7 +37,9 @@ pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, polling: Lo
             sources = Sources::new(model);
             Vec::new()
         } else if polling.always || overload.is_on() || needed(&gw, &upstream) {
-            sources.poll(&upstream.pool).await
+            let (ranks, mode) = sources.poll(&upstream.pool).await;
+            meters.polled(mode);
+            ranks
         } else {
             Vec::new()
         };
@@ -80,6 +85,8 @@ struct Sources([Source; 4]);
 
 #[derive(Debug)]
 struct Source {
+    /// The value of the label `mode`.
+    mode: &'static str,
     path: String,
     read: fn(&Bytes) -> Said,
     /// The worker has no such path, so it is not asked there again.
@@ -96,31 +103,32 @@ enum Said {
 
 impl Sources {
     fn new(model: &str) -> Self {
-        let source = |path: &str, read| Source { path: path.to_owned(), read, absent: false };
-        let mut named = source("/loads?model=", json as fn(&Bytes) -> Said);
+        let source =
+            |mode, path: &str, read| Source { mode, path: path.to_owned(), read, absent: false };
+        let mut named = source("loads", "/loads?model=", json as fn(&Bytes) -> Said);
         named.path.extend(model.bytes().map(percent));
         Self([
             named,
-            source("/v1/loads?include=core,disagg,queues,memory", json),
-            source("/metrics", metrics),
-            source("/get_load", json),
+            source("v1_loads", "/v1/loads?include=core,disagg,queues,memory", json),
+            source("metrics", "/metrics", metrics),
+            source("get_load", "/get_load", json),
         ])
     }
 
-    /// Asks path after path until one tells the load; empty when none does.
-    async fn poll(&mut self, pool: &Pool) -> Vec<Rank> {
+    /// Asks path after path until one tells the load, and says which did; empty when none does.
+    async fn poll(&mut self, pool: &Pool) -> (Vec<Rank>, &'static str) {
         for source in self.0.iter_mut().filter(|source| !source.absent) {
             let (status, body) = match fetch(pool, &source.path, ANSWER_WITHIN).await {
                 Ok(answer) => answer,
                 Err(why) => {
                     let (worker, path) = (pool.origin().url(), &*source.path);
                     tracing::debug!(worker, path, why, "load poll failed");
-                    return Vec::new();
+                    return (Vec::new(), UNTOLD);
                 }
             };
             let said = status.is_success().then(|| (source.read)(&body));
             match (status, said) {
-                (_, Some(Said::Load(ranks))) => return ranks,
+                (_, Some(Said::Load(ranks))) => return (ranks, source.mode),
                 (_, Some(Said::NoReport))
                 | (
                     StatusCode::NOT_FOUND
@@ -132,7 +140,7 @@ impl Sources {
                 _ => {}
             }
         }
-        Vec::new()
+        (Vec::new(), UNTOLD)
     }
 }
 

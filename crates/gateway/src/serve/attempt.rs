@@ -114,7 +114,9 @@ async fn send(
     let mut message = Message { write: &mut write, body: length, upload };
     let resent = || call.gw.meters.router.send_retries.inc();
     let deadline = upstream::Deadline::at(deadline);
-    upstream::send(&lease.upstream.pool, &mut message, deadline, resent).await
+    let answered = upstream::send(&lease.upstream.pool, &mut message, deadline, resent).await?;
+    // A status of no class is no answer (RFC 9110, 15): what its body means nobody can say.
+    if answered.0.status.as_u16() >= 600 { Err(Fault::Send) } else { Ok(answered) }
 }
 
 /// The request as it goes to this worker.

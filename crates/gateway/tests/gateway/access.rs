@@ -21,7 +21,7 @@ fn keys(admin: bool) -> impl FnOnce(&mut Settings) {
 }
 
 fn get_with(path: &str, header: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nhost: gw\r\n{header}\r\n\r\n")
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{header}\r\n\r\n")
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,6 +122,21 @@ async fn without_an_admin_key_only_this_machine_is_the_operator() {
     for near in ["127.0.0.9", "::1", "::ffff:127.0.0.1"] {
         assert_eq!(rig.client_at(near).get("/workers").await.status, 200, "{near}");
     }
+    let asked = |host: &str| format!("GET /workers HTTP/1.1\r\n{host}\r\n");
+    for host in [
+        "host: rebound.example:30000\r\n",
+        "host: localhost\r\nhost: rebound.example\r\n",
+        "host:\r\n",
+    ] {
+        let mut client = rig.client();
+        client.send(asked(host)).await;
+        client.reply().await.is_refusal(403, "admin_loopback_only");
+    }
+    for host in ["host: 127.0.0.1:30000\r\n", "host: [::1]:30000\r\n", ""] {
+        let mut client = rig.client();
+        client.send(asked(host)).await;
+        assert_eq!(client.reply().await.status, 200, "{host}");
+    }
     let mut proxied = rig.client();
     proxied.send(get_with("/workers", "x-forwarded-for: 10.0.0.9")).await;
     proxied.reply().await.is_refusal(403, "admin_loopback_only");
@@ -136,7 +151,9 @@ async fn no_page_is_the_operator_without_an_admin_key() {
         settings.access.cors = Cors::new(origin("https://chat.example").into_iter().collect());
     };
     let asked = |method: &str, path: &str, header: &str| {
-        format!("{method} {path} HTTP/1.1\r\nhost: gw\r\ncontent-length: 0\r\n{header}\r\n\r\n")
+        format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n{header}\r\n\r\n"
+        )
     };
     let rig = Rig::start(&[&w], open).await;
     let shut = Rig::start(&[&w], keys(false)).await;
@@ -207,7 +224,7 @@ async fn pages_of_named_origins_may_ask() {
         settings.access.cors = Cors::new(origin("https://chat.example").into_iter().collect());
     };
     let rig = Rig::start(&[&w], allow).await;
-    let preflight = "OPTIONS /v1/chat/completions HTTP/1.1\r\nhost: gw\r\n\
+    let preflight = "OPTIONS /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n\
                      access-control-request-method: POST\r\norigin: https://chat.example\r\n\r\n";
     let mut client = rig.client();
     client.send(preflight).await;

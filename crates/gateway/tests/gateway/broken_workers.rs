@@ -94,6 +94,8 @@ async fn an_answer_that_is_no_http_is_an_error_and_is_not_asked_for_again() {
         "HTTP/1.1 2",
         "H",
         "HTTP/1.1 99 Low\r\n\r\n",
+        "HTTP/1.1 600 High\r\ncontent-length: 2\r\n\r\n{}",
+        "HTTP/1.1 999 Highest\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n",
         "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nx",
         "HTTP/1.1 200 OK\r\nbad header\r\n\r\n",

@@ -93,8 +93,9 @@ impl Rig {
     /// The answer to any request on a connection of its own.
     pub(crate) async fn ask(&self, method: &str, path: &str, body: &str) -> Reply {
         let length = body.len();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: gw\r\ncontent-length: {length}\r\n\r\n");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"
+        );
         self.client().send(head + body).await.reply().await
     }
 
@@ -236,6 +237,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             model_selection: true,
         },
         clients: Clients {
+            max_connections: 1024,
             max_header_bytes: 64 << 10,
             header_timeout: Some(Duration::from_secs(30)),
             idle_timeout: None,

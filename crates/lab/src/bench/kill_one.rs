@@ -20,9 +20,6 @@ const ENGINES: usize = 4;
 /// The one that is killed.
 const VICTIM: usize = 0;
 
-/// Cache blocks of an engine: room for all conversations, so that no engine forgets any because another died.
-const BLOCKS: &str = "65536";
-
 /// What the 99th percentile may grow by.
 const LIMIT: f64 = 1.5;
 
@@ -39,6 +36,16 @@ pub struct KillOneArgs {
     /// engines busy with reading their histories again.
     #[arg(long, default_value_t = 40_000)]
     prefill_rate: u32,
+    /// How many conversations speak at once; a quarter of them if this is not given.
+    #[arg(long)]
+    speaking: Option<usize>,
+    /// Cache blocks of an engine. By default there is room for all conversations, so that no engine forgets any
+    /// because another died.
+    #[arg(long, default_value_t = 65_536)]
+    blocks: u32,
+    /// Kill nobody: what the same load does by itself, to compare with.
+    #[arg(long)]
+    spare: bool,
     /// Decides the texts and the order of play.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -47,7 +54,7 @@ pub struct KillOneArgs {
     gateway: Option<PathBuf>,
 }
 
-/// Kills one of four. Fails if the others' conversations moved, failed, or became too slow.
+/// Kills one of four, or spares it. Fails if the others' conversations moved, failed, or became too slow.
 pub fn kill_one_main(args: &KillOneArgs) -> ExitCode {
     exit_code(run(args))
 }
@@ -57,7 +64,8 @@ async fn run(args: &KillOneArgs) -> Result<bool, String> {
     let programs = Programs::find(&root, &[Contender::Ours], args.gateway.as_deref())?;
     raise_file_limit();
     let rate = args.prefill_rate.to_string();
-    let profile = ["--blocks", BLOCKS, "--prefill-rate", &rate];
+    let blocks = args.blocks.to_string();
+    let profile = ["--blocks", &*blocks, "--prefill-rate", &rate];
     let mut engines = Engines::start(ENGINES, &profile)?;
     let victim = engines.url(VICTIM);
     let Started { mut group, address, metrics } =
@@ -67,7 +75,7 @@ async fn run(args: &KillOneArgs) -> Result<bool, String> {
         model: MODEL.to_owned(),
         conversations: args.conversations,
         turns: args.turns,
-        concurrency: args.conversations / 4,
+        concurrency: args.speaking.unwrap_or(args.conversations / 4),
         naming: Naming::Header("x-smg-routing-key".to_owned()),
         seed: args.seed,
         first_words: 60,
@@ -79,7 +87,7 @@ async fn run(args: &KillOneArgs) -> Result<bool, String> {
     let mut left = args.conversations * (round - 1) + args.conversations / 2;
     let mut watch = |_: &Turn| {
         left = left.saturating_sub(1);
-        if left == 0 {
+        if left == 0 && !args.spare {
             engines.kill(VICTIM);
         }
     };

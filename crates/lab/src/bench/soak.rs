@@ -21,14 +21,11 @@ use super::gauges::{until_in_service, until_let_go};
 use super::{exit_code, proc, raise_file_limit, say};
 
 use client::Clients;
-use laws::{Record, Span, TIMEOUT, Troubles};
+use laws::{Crowd, PLACES, Record, Span, TIMEOUT, Troubles};
 use plan::{Act, ENGINES, Step};
 
 /// The undisturbed load before memory is read for comparison, a flood included.
 const WARM_UP: Duration = Duration::from_secs(3);
-
-/// How long after its beginning a flood still counts as the reason of a refusal: the longest its queue can take.
-const EBB: Duration = Duration::from_secs(10);
 
 /// How long connections and buffers are given before memory is read.
 const REST: Duration = Duration::from_secs(2);
@@ -62,7 +59,9 @@ async fn run(args: &SoakArgs) -> Result<bool, String> {
     raise_file_limit();
     let engines = Engines::start(ENGINES, &[])?;
     let timeout = TIMEOUT.as_secs().to_string();
-    let more = [&["--request-timeout-secs", &*timeout][..], &SETTINGS].concat();
+    let places = PLACES.to_string();
+    let own = ["--request-timeout-secs", &timeout, "--max-concurrent-requests", &places];
+    let more = [&own[..], &["--queue-size", &places], &SETTINGS].concat();
     let started = programs.start(Contender::Ours, Routing::Sticky, &engines.addresses(), &more)?;
     let mut soak = Soak { engines, started, troubles: Troubles::default(), broken: Vec::new() };
     let done = soak.play(args).await;
@@ -74,7 +73,7 @@ async fn run(args: &SoakArgs) -> Result<bool, String> {
 }
 
 /// Short times, so that every rule comes to pass within seconds, and bounds that a flood exceeds.
-const SETTINGS: [&str; 20] = [
+const SETTINGS: [&str; 16] = [
     "--health-check-interval-secs",
     "1",
     "--health-check-timeout-secs",
@@ -89,10 +88,6 @@ const SETTINGS: [&str; 20] = [
     "1",
     "--upstream-pool-idle-timeout-secs",
     "1",
-    "--max-concurrent-requests",
-    "64",
-    "--queue-size",
-    "64",
     "--queue-timeout-secs",
     "10",
 ];
@@ -169,8 +164,7 @@ impl Soak {
     }
 
     fn flood(&mut self, clients: &mut Clients, address: SocketAddr) {
-        let from = Instant::now();
-        self.troubles.floods.push(Span { from, to: from + EBB });
+        self.troubles.floods += 1;
         clients.flood(address);
     }
 
@@ -183,6 +177,7 @@ impl Soak {
     }
 
     fn judge(&mut self, records: &[Record]) {
+        self.troubles.crowd = Crowd::of(records);
         for record in records.iter().filter(|record| !self.troubles.allow(record)) {
             let took = record.ended.duration_since(record.began);
             let worker = record.worker.as_deref().unwrap_or("no worker");
@@ -197,14 +192,14 @@ impl Soak {
         for record in records {
             *fates.entry(record.fate.label()).or_default() += 1;
         }
-        let Troubles { kills, hangs, floods } = &self.troubles;
+        let Troubles { kills, hangs, floods, .. } = &self.troubles;
         let mut text = format!(
             "seed {}: {} s, {} kills, {} hangs, {} floods\n",
             args.seed,
             args.seconds,
             kills.len(),
             hangs.len(),
-            floods.len()
+            floods
         );
         for (label, count) in fates {
             text.push_str(&format!("{count:8}  {label}\n"));

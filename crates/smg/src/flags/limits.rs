@@ -44,4 +44,9 @@ pub(crate) struct LimitFlags {
     /// Close connections of clients that have been idle this long, 0 never
     #[arg(long, value_name = "SECS", default_value_t = 0, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) idle_connection_timeout_secs: i64,
+
+    /// Connections of clients at once; beyond them none is accepted. 0 for half of the open files the
+    /// process may have
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = whole)]
+    pub(crate) max_connections: i64,
 }

@@ -4,7 +4,7 @@ use smg_gateway::settings::{AdmissionRules, Bodies, Clients};
 
 use super::{Complaint, Meant, positive, positive_secs, secs, small, unless_zero, unsigned};
 use crate::flags::{LimitFlags, RequestFlags};
-use crate::memory;
+use crate::{memory, open_files};
 
 /// How many requests run, wait and come in a second; `None` for any number.
 pub(super) fn admission(flags: &LimitFlags) -> Meant<Option<AdmissionRules>> {
@@ -73,7 +73,9 @@ pub(super) fn clients(flags: &LimitFlags) -> Meant<Clients> {
     let max_header_bytes = max_header_bytes.filter(|bytes| (8192..=1 << 30).contains(bytes));
     let header = secs("--header-read-timeout-secs", flags.header_read_timeout_secs)?;
     let idle = secs("--idle-connection-timeout-secs", flags.idle_connection_timeout_secs)?;
+    let most = small("--max-connections", flags.max_connections)? as usize;
     Ok(Clients {
+        max_connections: if most == 0 { open_files::for_clients() } else { most },
         max_header_bytes: max_header_bytes.ok_or_else(|| {
             let why = "expected 8192 to 1073741824";
             Complaint::about("--max-header-bytes", flags.max_header_bytes, why)

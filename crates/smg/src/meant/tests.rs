@@ -138,6 +138,7 @@ const REFUSED: &[&str] = &[
     "--max-header-bytes 8191",
     "--header-read-timeout-secs -1",
     "--idle-connection-timeout-secs -1",
+    "--max-connections -1",
     "--queue-size -1",
     "--queue-timeout-secs 0",
     "--rate-limit-tokens-per-second -1",

@@ -207,7 +207,7 @@ fn request(from: &mut BufReader<TcpStream>) -> Option<(String, String)> {
 }
 
 pub(crate) fn get(port: u16, path: &str) -> (u16, String) {
-    exchange(port, &format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))
+    exchange(port, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"))
 }
 
 /// Posts a chat completion.
@@ -223,7 +223,7 @@ pub(crate) fn post_with(port: u16, header: &str, body: &str) -> (u16, String) {
 /// Posts anything.
 pub(crate) fn post_to(port: u16, path: &str, header: &str, body: &str) -> (u16, String) {
     let length = body.len();
-    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}");
+    let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{header}");
     exchange(port, &format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}"))
 }
 

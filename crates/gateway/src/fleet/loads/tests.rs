@@ -123,6 +123,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             model_selection: true,
         },
         clients: crate::settings::Clients {
+            max_connections: 1024,
             max_header_bytes: 64 << 10,
             header_timeout: None,
             idle_timeout: None,
@@ -169,21 +170,21 @@ async fn path_after_path_until_one_tells_and_absent_ones_only_once() {
     let mut sources = Sources::new("org/m");
     fake.answers(V1_LOADS, 500, "");
     fake.answers("/get_load", 200, r#"[{"num_reqs":3,"num_waiting_reqs":1}]"#);
-    let ranks = sources.poll(&fake.pool()).await;
-    assert_eq!((ranks[0].running, ranks[0].waiting), (2, 1));
+    let (ranks, mode) = sources.poll(&fake.pool()).await;
+    assert_eq!((ranks[0].running, ranks[0].waiting, mode), (2, 1, "get_load"));
     assert_eq!(fake.asked(), [LOADS, V1_LOADS, "/metrics", "/get_load"]);
 
     fake.answers(LOADS, 200, r#"{"loads":[{}]}"#);
     fake.answers(V1_LOADS, 200, r#"{"loads":[{"num_waiting_reqs":5}]}"#);
-    assert_eq!(sources.poll(&fake.pool()).await[0].waiting, 5);
+    assert_eq!(sources.poll(&fake.pool()).await.0[0].waiting, 5);
     assert_eq!(fake.asked(), [V1_LOADS], "what was not found is not asked again");
 
     fake.answers(V1_LOADS, 200, "<html>");
-    assert_eq!(sources.poll(&fake.pool()).await.len(), 1);
+    assert_eq!(sources.poll(&fake.pool()).await.0.len(), 1);
     assert_eq!(fake.asked(), [V1_LOADS, "/get_load"]);
     fake.answers("/get_load", 405, "");
-    assert!(sources.poll(&fake.pool()).await.is_empty());
-    assert!(sources.poll(&fake.pool()).await.is_empty());
+    assert!(sources.poll(&fake.pool()).await.0.is_empty());
+    assert!(sources.poll(&fake.pool()).await.0.is_empty());
     assert_eq!(fake.asked(), ["/get_load"], "nobody left to ask");
 }
 
@@ -193,9 +194,9 @@ async fn a_metrics_text_may_fill_later() {
     let mut sources = Sources::new("m");
     fake.answers("/metrics", 200, "# no gauge yet\n");
     fake.answers("/get_load", 200, "[]");
-    assert!(sources.poll(&fake.pool()).await.is_empty());
+    assert!(sources.poll(&fake.pool()).await.0.is_empty());
     fake.answers("/metrics", 200, "vllm:kv_cache_usage_perc 0.5\nvllm:num_requests_waiting 4\n");
-    assert_eq!(sources.poll(&fake.pool()).await[0].waiting, 4);
+    assert_eq!(sources.poll(&fake.pool()).await.0[0].waiting, 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -204,11 +205,11 @@ async fn a_worker_that_does_not_answer_is_given_five_seconds() {
     fake.answers(LOADS, 0, "");
     let begun = tokio::time::Instant::now();
     let mut sources = Sources::new("org/m");
-    assert!(sources.poll(&fake.pool()).await.is_empty());
+    assert!(sources.poll(&fake.pool()).await.0.is_empty());
     assert_eq!(begun.elapsed(), ANSWER_WITHIN);
     assert_eq!(fake.asked(), [LOADS], "the other paths are on the same worker");
     fake.answers(LOADS, 200, r#"{"loads":[{"num_running_reqs":1}]}"#);
-    assert_eq!(sources.poll(&fake.pool()).await[0].running, 1, "asked again");
+    assert_eq!(sources.poll(&fake.pool()).await.0[0].running, 1, "asked again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,7 +230,11 @@ async fn the_first_poll_is_at_registration_and_a_failed_one_drops_the_report() {
     pass(8).await;
     assert_eq!(fake.asked(), [LOADS]);
     assert!(worker.load().report().is_some(), "ten seconds are not over");
+    let polls =
+        |mode| format!("smg_engine_load_polls_total{{mode=\"{mode}\",worker=\"http://w1\"}} 1");
+    assert!(scrape(&gw).contains(&polls("loads")) && !scrape(&gw).contains(&polls("none")));
     pass(2).await;
+    assert!(scrape(&gw).contains(&polls("none")), "{}", scrape(&gw));
     assert_eq!(worker.load().report(), None);
     assert!(!scrape(&gw).contains("smg_engine_waiting_requests{"));
 

@@ -116,7 +116,7 @@ impl Client {
     }
 
     pub(crate) async fn get(&mut self, path: &str) -> Reply {
-        self.send(format!("GET {path} HTTP/1.1\r\nhost: gw\r\n\r\n")).await;
+        self.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")).await;
         self.reply().await
     }
 
@@ -228,7 +228,7 @@ impl Client {
 pub(crate) fn post(path: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let mut head =
-        format!("POST {path} HTTP/1.1\r\nhost: gw\r\ncontent-length: {}\r\n", body.len());
+        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n", body.len());
     headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
     [head.as_bytes(), b"\r\n", body].concat()
 }

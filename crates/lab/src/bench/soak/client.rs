@@ -16,7 +16,7 @@ use crate::bench::payload::chat_request;
 use crate::dice::Dice;
 
 /// Clients that ask all the time, each one request after the other.
-const CLIENTS: usize = 24;
+pub(crate) const CLIENTS: usize = 24;
 
 /// Requests of a flood, all at once: more than may run and wait.
 const FLOOD: usize = 200;
@@ -89,7 +89,8 @@ async fn flood(address: SocketAddr) -> Vec<Record> {
 
 async fn ask_once(address: SocketAddr) -> Record {
     let request = chat_request(false, None);
-    ask(&mut None, address, (&request, false), None).await
+    let record = ask(&mut None, address, (&request, false), None).await;
+    Record { of_flood: true, ..record }
 }
 
 /// One request. A client without patience for it leaves, and any end but a good one costs the connection.
@@ -109,7 +110,7 @@ async fn ask(
     if fate != Fate::Answered {
         *connection = None;
     }
-    Record { began, ended: Instant::now(), streamed, worker, fate }
+    Record { began, ended: Instant::now(), streamed, of_flood: false, worker, fate }
 }
 
 async fn exchange(

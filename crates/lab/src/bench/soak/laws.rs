@@ -4,8 +4,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::client::CLIENTS;
+
 /// The gateway's `--request-timeout-secs`.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The gateway's `--max-concurrent-requests` and its `--queue-size`.
+pub(crate) const PLACES: usize = 64;
+
+/// Requests of floods without which nobody need be sent away: all places, running and waiting, less those
+/// of the clients, each of whom may be there once more with a request that it has just left.
+const CROWD: usize = 2 * PLACES - 2 * CLIENTS;
 
 /// What a client saw at the end of its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +82,8 @@ pub(crate) struct Record {
     pub(crate) began: Instant,
     pub(crate) ended: Instant,
     pub(crate) streamed: bool,
+    /// Whether it was one of a flood's.
+    pub(crate) of_flood: bool,
     /// Whom the gateway named, if it came to that.
     pub(crate) worker: Option<String>,
     pub(crate) fate: Fate,
@@ -90,7 +101,36 @@ pub(crate) struct Span {
 pub(crate) struct Troubles {
     pub(crate) kills: Vec<(String, Instant)>,
     pub(crate) hangs: Vec<(String, Span)>,
-    pub(crate) floods: Vec<Span>,
+    pub(crate) floods: usize,
+    pub(crate) crowd: Crowd,
+}
+
+/// How many requests of floods were open, from one moment to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd(Vec<(Instant, usize)>);
+
+impl Crowd {
+    /// As their clients saw it, who were there before the gateway and after it.
+    pub(crate) fn of(records: &[Record]) -> Self {
+        let flood = records.iter().filter(|record| record.of_flood);
+        let mut changes: Vec<(Instant, bool)> =
+            flood.flat_map(|record| [(record.began, false), (record.ended, true)]).collect();
+        // At one moment whoever comes, comes first.
+        changes.sort_unstable();
+        let mut open = 0_usize;
+        let steps = changes.into_iter().map(|(at, ended)| {
+            open = if ended { open.saturating_sub(1) } else { open + 1 };
+            (at, open)
+        });
+        Self(steps.collect())
+    }
+
+    /// The most there were at any moment of a request.
+    fn most_during(&self, record: &Record) -> usize {
+        let before = self.0.partition_point(|(at, _)| *at <= record.began).saturating_sub(1);
+        let steps = self.0.iter().skip(before).take_while(|(at, _)| *at <= record.ended);
+        steps.map(|(_, open)| *open).max().unwrap_or_default()
+    }
 }
 
 impl Troubles {
@@ -132,8 +172,9 @@ impl Troubles {
             })
     }
 
+    /// Requests of a flood filled the queue meanwhile: the others alone cannot.
     fn flooded(&self, record: &Record) -> bool {
-        self.floods.iter().any(|span| overlap(record, span))
+        self.crowd.most_during(record) >= CROWD
     }
 }
 
@@ -162,16 +203,25 @@ mod tests {
         }
     }
 
-    /// Worker `a` is killed at second 10, worker `b` is stopped from 20 to 26, and a flood goes from 40 to 41.
+    /// Worker `a` is killed at second 10, worker `b` is stopped from 20 to 26, and a flood of as many as it takes goes from 40 to 41.
     #[test]
     fn what_is_allowed_depends_on_what_happened_meanwhile() {
         let zero = Instant::now();
         let at = |second| zero + Duration::from_secs(second);
         let span = |from, to| Span { from: at(from), to: at(to) };
+        let of_flood = Record {
+            began: at(40),
+            ended: at(41),
+            streamed: false,
+            of_flood: true,
+            worker: None,
+            fate: Fate::Answered,
+        };
         let troubles = Troubles {
             kills: vec![("a".to_owned(), at(10))],
             hangs: vec![("b".to_owned(), span(20, 26))],
-            floods: vec![span(40, 41)],
+            floods: 1,
+            crowd: Crowd::of(&vec![of_flood.clone(); CROWD]),
         };
         let broke = |code: &str| Fate::Broke(code.to_owned());
         let refused = |status, code: &str| Fate::Refused { status, code: code.to_owned() };
@@ -192,12 +242,19 @@ mod tests {
             (refused(504, late), "a", 21, 25, false),
             (refused(504, late), "b", 30, 34, false),
             (refused(429, "admission_queue_full"), "", 40, 41, true),
+            (refused(429, "admission_queue_full"), "", 39, 42, true),
             (refused(429, "admission_queue_full"), "", 30, 31, false),
+            (refused(429, "admission_queue_full"), "", 42, 43, false),
             (refused(503, "no_available_workers"), "a", 9, 11, false),
         ] {
             let worker = (!worker.is_empty()).then(|| worker.to_owned());
-            let record = Record { began: at(from), ended: at(to), streamed: true, worker, fate };
+            let (began, ended) = (at(from), at(to));
+            let record = Record { began, ended, streamed: true, of_flood: false, worker, fate };
             assert_eq!(troubles.allow(&record), allowed, "{record:?}");
         }
+        let few = Crowd::of(&vec![of_flood.clone(); CROWD - 1]);
+        let fate = refused(429, "admission_queue_full");
+        let troubles = Troubles { crowd: few, ..troubles };
+        assert!(!troubles.allow(&Record { fate, ..of_flood }), "the others would have had room");
     }
 }
