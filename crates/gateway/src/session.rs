@@ -14,7 +14,7 @@ use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
 use smg_decide::keys::{self, Key, Places, Treatment};
 use smg_decide::pins::table::{Table, Turn};
 use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules, Step};
-use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt, Receipt};
+use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt};
 use smg_wire::header::ROUTING_KEY;
 
 use self::lease::Flight;
@@ -37,7 +37,7 @@ pub(crate) struct Session {
     hashing: Hashing,
     /// The override's pins, by model and leg; also counts keys in flight that a policy hashes.
     pins: Arc<Table>,
-    /// The pins of `manual`, by leg.
+    /// The pins of `manual`, by leg: the same table, so that one bound holds for all pins.
     manual: Arc<Table>,
     pub(crate) responses: Arc<Responses>,
     clock: Clock,
@@ -93,11 +93,11 @@ impl Session {
         };
         let pins = Rules { replacement, threshold: Some(OVERRIDE_THRESHOLD) };
         let manual = Rules { replacement: Replacement::Follows, threshold: None };
-        let table = |of| Arc::new(Table::new(of, rules.max_keys));
+        let pins = Table::new(pins, rules.max_keys);
         let mut session = Self {
             hashing: Hashing::new(rand::random()),
-            pins: table(pins),
-            manual: table(manual),
+            manual: Arc::new(pins.also(manual)),
+            pins: Arc::new(pins),
             responses: Arc::new(Responses::new(clock)),
             clock,
             rules,
@@ -262,7 +262,7 @@ impl Session {
         let Seat { table, key, assignment, candidates, keep_pin } = seat;
         let available = |id| candidates.find(id).is_some();
         let now = self.now();
-        let mut receipt = Receipt::default();
+        let mut committed = None;
         let mut turn = table.turn(*key, None, now, available);
         if let Turn::Propose(step) = turn {
             let proposal = assignment.propose(&*group.policy, &asking.ask, candidates, dice);
@@ -280,12 +280,14 @@ impl Session {
             };
             let used = matches!(turn, Turn::Fly { proposal_used: true, .. });
             if used && *assignment == Assignment::Delegate {
-                receipt = group.policy.commit(&asking.ask, proposal);
+                committed = Some(group.policy.commit(&asking.ask, proposal));
             }
         }
         let Turn::Fly { worker, outcome, first, .. } = turn else { return None };
         let flight = Flight::counted(Arc::clone(table), *key, first);
         let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
+        let learn = || Some(group.policy.learn(&asking.ask, group.workers.get(at)?));
+        let receipt = committed.or_else(learn)?;
         let mut lease = Lease::new(group, at, self.clock)?.by(outcome).flying(Some(flight));
         lease.receipt = receipt;
         Some((outcome, lease))
@@ -301,7 +303,7 @@ impl Session {
     }
 
     fn entries(&self) -> usize {
-        self.pins.len() + self.manual.len()
+        self.pins.len()
     }
 
     /// Evicts idle pins for ever; returns at once when nothing is ever evicted.
@@ -310,8 +312,7 @@ impl Session {
         loop {
             tokio::time::sleep(interval).await;
             let now = self.now();
-            let evicted =
-                self.pins.sweep(now, max_idle_secs) + self.manual.sweep(now, max_idle_secs);
+            let evicted = self.pins.sweep(now, max_idle_secs);
             let remaining = self.entries();
             meters.set_entries(remaining);
             if evicted > 0 {

@@ -27,14 +27,75 @@ impl ExpectedWait {
     /// the others are on average.
     #[must_use]
     pub fn among<'a>(self, workers: impl Iterator<Item = &'a Worker>) -> Estimate {
-        let (mut sum, mut count) = (0.0, 0.0);
-        for throughput in workers.filter_map(|worker| worker.load().throughput()) {
-            sum += f64::from(throughput);
-            count += 1.0;
-        }
+        let mut speeds = Speeds::default();
+        workers.for_each(|worker| speeds.add(worker));
+        self.at_speeds(&speeds)
+    }
+
+    /// The same when the workers have been looked at already.
+    pub(super) fn at_speeds(self, speeds: &Speeds) -> Estimate {
+        let Speeds { sum, count } = *speeds;
         let silent_throughput = if count > 0.0 { sum / count } else { self.default_throughput };
         Estimate { rules: self, silent_throughput }
     }
+
+    /// What can be said of a worker before it is known how fast the others are.
+    #[inline]
+    pub(super) fn part(&self, worker: &Worker) -> Part {
+        let in_flight = worker.in_flight();
+        let load = worker.load();
+        let mean = u64::from(self.mean_prefill_tokens);
+        match load.report() {
+            Some(report) => {
+                let seconds = self.queue(report, load.unreported_tokens(mean))
+                    + self.kv_pressure_weight * f64::from(load.pressure());
+                Part { seconds, silent: 0.0, in_flight }
+            }
+            None => Part { seconds: 0.0, silent: tokens(u64::from(in_flight) * mean), in_flight },
+        }
+    }
+
+    /// Seconds until what is queued there has been read: `(queued + credit) / throughput`.
+    #[inline]
+    fn queue(&self, report: Report, credit: u64) -> f64 {
+        let queued = match report.waiting_tokens {
+            0 => u64::from(report.waiting) * u64::from(self.mean_prefill_tokens),
+            known => u64::from(known),
+        };
+        let throughput = match report.throughput {
+            said if said > 0.0 => f64::from(said),
+            _ => self.default_throughput,
+        };
+        match queued.saturating_add(credit) {
+            0 => 0.0,
+            some => tokens(some) / throughput,
+        }
+    }
+}
+
+/// How fast those are that say so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Speeds {
+    sum: f64,
+    count: f64,
+}
+
+impl Speeds {
+    #[inline]
+    pub(super) fn add(&mut self, worker: &Worker) {
+        if let Some(throughput) = worker.load().throughput() {
+            self.sum += f64::from(throughput);
+            self.count += 1.0;
+        }
+    }
+}
+
+/// A wait in seconds, and tokens that a worker without a report has to read before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    seconds: f64,
+    silent: f64,
+    in_flight: u32,
 }
 
 /// The assumptions, and the speed of a worker without a report.
@@ -97,36 +158,15 @@ impl Estimate {
     #[inline]
     #[must_use]
     pub fn at(&self, worker: &Worker) -> Wait {
-        let in_flight = worker.in_flight();
-        let mean = u64::from(self.rules.mean_prefill_tokens);
-        let seconds = match worker.load().report() {
-            Some(report) => {
-                let load = worker.load();
-                self.queue(report, load.unreported_tokens(mean))
-                    + self.rules.kv_pressure_weight * f64::from(load.pressure())
-            }
-            // Most workers of an idle fleet have nothing to divide.
-            None if in_flight == 0 => 0.0,
-            None => tokens(u64::from(in_flight) * mean) / self.silent_throughput,
-        };
-        Wait { seconds, in_flight }
+        self.whole(self.rules.part(worker))
     }
 
-    /// Seconds until what is queued there has been read: `(queued + credit) / throughput`.
-    fn queue(&self, report: Report, credit: u64) -> f64 {
-        let rules = &self.rules;
-        let queued = match report.waiting_tokens {
-            0 => u64::from(report.waiting) * u64::from(rules.mean_prefill_tokens),
-            known => u64::from(known),
-        };
-        let throughput = match report.throughput {
-            said if said > 0.0 => f64::from(said),
-            _ => rules.default_throughput,
-        };
-        match queued.saturating_add(credit) {
-            0 => 0.0,
-            some => tokens(some) / throughput,
-        }
+    #[inline]
+    pub(super) fn whole(&self, part: Part) -> Wait {
+        let Part { seconds, silent, in_flight } = part;
+        // Most workers of an idle fleet have nothing to divide.
+        let silent = if silent > 0.0 { silent / self.silent_throughput } else { 0.0 };
+        Wait { seconds: seconds + silent, in_flight }
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use smg_gateway::Gateway;
 use smg_gateway::settings::{
-    Access, Bodies, BreakerRules, BucketRules, CacheParams, Clients, Connections, Eviction,
-    ExpectedWait, HealthChecks, LoadPolling, OverloadRules, Placement, PolicyName, PrefixRules,
-    RetryRules, Settings, Startup, Sticky, Thresholds,
+    Access, Bodies, Boundaries, BreakerRules, BucketRules, CacheParams, Clients, Connections,
+    Eviction, ExpectedWait, HealthChecks, LoadPolling, OverloadRules, Placement, PolicyName,
+    PrefixRules, RetryRules, Settings, Startup, Sticky, Thresholds,
 };
 use smg_gateway::upstream::WorkerTls;
 use tokio::runtime::Handle;
@@ -184,7 +184,12 @@ fn placement() -> Placement {
             mean_prefill_tokens: 1024,
         },
         max_waiting: None,
-        prefix: PrefixRules { tokens: 256, load_factor: 1.25, abs_threshold: 10 },
+        prefix: PrefixRules {
+            tokens: 256,
+            boundaries: Boundaries::NONE,
+            load_factor: 1.25,
+            abs_threshold: 10,
+        },
         bucket: BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 },
         cache: CacheParams::DEFAULT,
     }

@@ -128,6 +128,7 @@ impl Shell {
         let manual = (fault == Some(Fault::ManualThreshold)).then_some(OVERRIDE_THRESHOLD);
         let pins = Rules { replacement: replacement(leads != swapped), threshold: Some(threshold) };
         let manual = Rules { replacement: replacement(swapped), threshold: manual };
+        let pins = Table::new(pins, setting.max_keys);
         let mode = setting.assignment.unwrap_or(Assignment::Random);
         let group = || Arc::new(Group { policy: (setting.policy.make)(mode), workers: Vec::new() });
         Self {
@@ -136,8 +137,8 @@ impl Shell {
             assignment: setting.assignment,
             listed: setting.listed,
             hashing: Hashing::new(*b"not much of one."),
-            pins: Table::new(pins, setting.max_keys),
-            manual: Table::new(manual, setting.max_keys),
+            manual: pins.also(manual),
+            pins,
             members: Vec::new(),
             groups: (0..MODELS).map(|_| group()).collect(),
             ended: 0,
@@ -300,7 +301,7 @@ impl Shell {
             group.policy.sweep(millis(now));
         }
         let max_idle = max_idle + late;
-        self.pins.sweep(now, max_idle) + self.manual.sweep(now, max_idle)
+        self.pins.sweep(now, max_idle)
     }
 
     /// A worker joins that nobody knew.
@@ -344,9 +345,9 @@ impl Shell {
         }
     }
 
-    /// Both tables.
-    pub(super) const fn tables(&self) -> [&Table; 2] {
-        [&self.pins, &self.manual]
+    /// All pins, those of `manual` among them.
+    pub(super) const fn table_of_all(&self) -> &Table {
+        &self.pins
     }
 
     fn may_go(&self, group: &Group, request: &Request, asking: &Asking, id: WorkerId) -> bool {
