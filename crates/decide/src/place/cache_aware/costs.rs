@@ -6,32 +6,36 @@
 use rand::Rng;
 use smallvec::SmallVec;
 
+use super::Holders;
 use super::choose::{Known, Rules, Shared};
 use super::score::Discount;
 use crate::fleet::WorkerId;
 use crate::place::expected_wait::{Part, Speeds};
-use crate::place::{Candidates, Estimate, least_of};
+use crate::place::{Candidates, least_of};
 
 /// The costs of one prompt.
 pub(super) struct Costs {
-    rows: SmallVec<[Row; 16]>,
-    waits: Estimate,
+    rows: Vec<Row>,
+    /// What one token weighs, in seconds.
+    token: f64,
+    /// The same where an engine reports nothing.
+    silent_token: f64,
     /// The least that any candidate is expected to have to do for conversations placed there.
     floor: u32,
     /// The most that counts of what a worker is expected to do beyond that.
     most: u32,
-    /// What one token weighs, in seconds.
-    token: f64,
 }
 
-/// What one look at a worker tells.
+/// What one look at a candidate tells.
 #[derive(Clone, Copy)]
 struct Row {
-    wait: Part,
-    /// Tokens of the prompt that it does not hold.
-    uncached: f32,
+    /// Seconds that do not depend on anybody else.
+    seconds: f64,
+    /// Tokens that a worker without a report has to read before.
+    silent: f32,
     /// What conversations placed there are expected to bring.
     placed: u32,
+    in_flight: u32,
     at: u32,
 }
 
@@ -44,22 +48,25 @@ impl Costs {
     ) -> Self {
         let tokens_a_unit = 1.0 / known.units_a_token;
         let tokens = known.units as f64 * tokens_a_unit;
+        let token = 1.0 / rules.wait.default_throughput;
         let discount = Discount::new(rules.scoring.decay, tokens, candidates);
-        let mut ahead = Ahead::of(shared);
-        let mut rows = SmallVec::with_capacity(candidates.all().len());
+        let mut ahead = Ahead::of(shared, tokens_a_unit * token);
         let (mut speeds, mut floor) = (Speeds::default(), u32::MAX);
+        let whole = tokens * token;
+        let mut rows = Vec::with_capacity(candidates.all().len());
         for (at, worker) in candidates.available() {
-            speeds.add(worker);
-            let held = ahead.held(worker.id) as f64 * tokens_a_unit * discount.of(worker);
+            let Part { seconds: wait, silent, in_flight } = rules.wait.part(worker, &mut speeds);
+            let saved = ahead.saved(worker.id) * discount.of(worker);
             // A conversation that is at home already adds nothing to what is expected there.
             let placed = if known.own { 0 } else { worker.placed().tokens(known.now) };
             floor = floor.min(placed);
-            let uncached = (tokens - held) as f32;
-            rows.push(Row { wait: rules.wait.part(worker), uncached, placed, at: at as u32 });
+            let seconds = wait + (whole - saved);
+            rows.push(Row { seconds, silent, placed, in_flight, at: at as u32 });
         }
         Self {
             rows,
-            waits: rules.wait.at_speeds(&speeds),
+            token,
+            silent_token: rules.wait.at_speeds(&speeds).silent_token(),
             floor,
             // One conversation fewer is worth going to a worker that is a few requests busier just
             // now. But one that is new or was away is far behind, and for that it may be let catch
@@ -68,41 +75,47 @@ impl Costs {
             most: (tokens as u32)
                 .saturating_add(rules.wait.mean_prefill_tokens)
                 .max(rules.conversation_tokens()),
-            token: 1.0 / rules.wait.default_throughput,
         }
     }
 
-    /// The place of one with the least cost; equals are drawn by lot.
-    pub(super) fn least(&self, dice: &mut dyn Rng) -> Option<usize> {
-        let cost = |row: &Row| {
-            let more = row.placed.saturating_sub(self.floor).min(self.most);
-            let work = f64::from(row.uncached) + f64::from(more);
-            (row.at as usize, self.waits.whole(row.wait).and(work * self.token))
-        };
-        least_of(self.rows.iter().map(cost), dice)
+    /// The place of one with the least cost. Where seconds are equal, the fewest in flight cost less,
+    /// and equals in that are drawn by lot.
+    pub(super) fn least(mut self, dice: &mut dyn Rng) -> Option<usize> {
+        let Self { token, silent_token, floor, most, .. } = self;
+        let mut least = f64::INFINITY;
+        for row in &mut self.rows {
+            let more = row.placed.saturating_sub(floor).min(most);
+            row.seconds += f64::from(row.silent) * silent_token + f64::from(more) * token;
+            least = if row.seconds < least { row.seconds } else { least };
+        }
+        let equals = self.rows.iter().filter(|row| row.seconds <= least);
+        least_of(equals.map(|row| (row.at as usize, row.in_flight)), dice)
     }
 }
 
-/// Lengths and their holders, less those that have been passed.
-struct Ahead<'a>(SmallVec<[(usize, &'a [WorkerId]); 4]>);
+/// What holding a length of the prompt saves in seconds, and who holds it, less those that have been
+/// passed.
+struct Ahead<'a>(SmallVec<[(f64, &'a [WorkerId]); 4]>);
 
 impl<'a> Ahead<'a> {
-    fn of(shared: &'a Shared) -> Self {
-        Self(shared.iter().map(|(units, holders)| (*units, holders.as_slice())).collect())
+    fn of(shared: &'a Shared, unit: f64) -> Self {
+        let saved = |(units, holders): &'a (usize, Holders)| (*units as f64 * unit, &**holders);
+        Self(shared.iter().map(saved).collect())
     }
 
-    /// Units of the prompt that a worker holds. Ask in the order of their ids.
-    fn held(&mut self, worker: WorkerId) -> usize {
-        for (units, ahead) in &mut self.0 {
+    /// What a worker saves. Ask in the order of their ids.
+    #[inline]
+    fn saved(&mut self, worker: WorkerId) -> f64 {
+        for (saved, ahead) in &mut self.0 {
             while let Some((next, rest)) = ahead.split_first()
                 && *next <= worker
             {
                 *ahead = rest;
                 if *next == worker {
-                    return *units;
+                    return *saved;
                 }
             }
         }
-        0
+        0.0
     }
 }
