@@ -27,7 +27,7 @@ pub(super) struct Costs {
 }
 
 /// What one look at a candidate tells.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Row {
     /// Seconds that do not depend on anybody else.
     seconds: f64,
@@ -53,16 +53,20 @@ impl Costs {
         let mut ahead = Ahead::of(shared, tokens_a_unit * token);
         let (mut speeds, mut floor) = (Speeds::default(), u32::MAX);
         let whole = tokens * token;
-        let mut rows = Vec::with_capacity(candidates.all().len());
-        for (at, worker) in candidates.available() {
+        // Made beforehand, as a push that may grow the list costs as much as a look.
+        let mut rows = vec![Row::default(); candidates.all().len()];
+        let mut count = 0;
+        for (row, (at, worker)) in rows.iter_mut().zip(candidates.available()) {
             let Part { seconds: wait, silent, in_flight } = rules.wait.part(worker, &mut speeds);
             let saved = ahead.saved(worker.id) * discount.of(worker);
             // A conversation that is at home already adds nothing to what is expected there.
             let placed = if known.own { 0 } else { worker.placed().tokens(known.now) };
             floor = floor.min(placed);
             let seconds = wait + (whole - saved);
-            rows.push(Row { seconds, silent, placed, in_flight, at: at as u32 });
+            *row = Row { seconds, silent, placed, in_flight, at: at as u32 };
+            count += 1;
         }
+        rows.truncate(count);
         Self {
             rows,
             token,
