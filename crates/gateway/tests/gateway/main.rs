@@ -33,6 +33,7 @@ mod framing;
 #[cfg(test)]
 mod idle_clients;
 #[cfg(test)]
+mod learned;
 mod leaving;
 #[cfg(test)]
 mod metrics;
