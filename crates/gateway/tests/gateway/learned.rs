@@ -82,6 +82,14 @@ async fn what_a_pinned_request_failed_to_do_is_not_remembered() {
     assert_eq!(matched(), before);
 }
 
+async fn replica(workers: &[Worker; 2], policy: PolicyName) -> Rig {
+    Rig::start(&workers.each_ref(), |settings| {
+        settings.placement.policy = policy;
+        settings.sticky = Sticky { assignment: Some(Assignment::MinLoad), ..sticky() };
+    })
+    .await
+}
+
 /// 000, "Assignment Modes": each gateway replica counted only the requests it dispatched.
 #[tokio::test(start_paused = true)]
 async fn what_another_replica_has_in_flight_does_not_count() {
@@ -89,15 +97,9 @@ async fn what_another_replica_has_in_flight_does_not_count() {
     workers.iter().for_each(|worker| {
         worker.usually(script().hang());
     });
-    let replica = |policy| {
-        Rig::start(&[&workers[0], &workers[1]], move |settings| {
-            settings.placement.policy = policy;
-            settings.sticky = Sticky { assignment: Some(Assignment::MinLoad), ..sticky() };
-        })
-    };
     let served = || workers.each_ref().map(Worker::served);
-    let (other, here) =
-        (replica(PolicyName::Passthrough).await, replica(PolicyName::RoundRobin).await);
+    let other = replica(&workers, PolicyName::Passthrough).await;
+    let here = replica(&workers, PolicyName::RoundRobin).await;
     let mut clients = Vec::new();
     // Without a key the policy places, and that is the first worker for all six.
     for (rig, key, all) in [(&other, None, 6), (&here, Some(["a", "b", "c", "d"]), 10)] {

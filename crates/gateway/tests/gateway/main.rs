@@ -34,6 +34,7 @@ mod framing;
 mod idle_clients;
 #[cfg(test)]
 mod learned;
+#[cfg(test)]
 mod leaving;
 #[cfg(test)]
 mod metrics;

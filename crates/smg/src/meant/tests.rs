@@ -1,7 +1,7 @@
 use super::*;
 use crate::flags::{Cli, Command};
 use clap::Parser as _;
-use smg_gateway::settings::PolicyName;
+use smg_gateway::settings::{CacheIndex, PolicyName};
 
 fn meant(typed: &str) -> Result<Settings, Complaint> {
     let args = ["smg", "launch"].into_iter().chain(typed.split_whitespace());
@@ -143,7 +143,7 @@ const REFUSED: &[&str] = &[
     "--cache-boundaries 8,4",
     "--cache-boundaries 4294967296",
     "--cache-ttl-secs 60",
-    "--cache-ttl-secs 0 --cache-index hash --cache-boundaries 8",
+    "--cache-ttl-secs 0",
     "--balance-abs-threshold -1",
     "--balance-rel-threshold 0.5",
     "--max-buffered-total-bytes -1",
