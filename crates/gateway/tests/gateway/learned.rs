@@ -62,26 +62,6 @@ async fn beyond_the_threshold_a_conversation_stays_where_its_prefix_is() {
     assert_eq!(workers.iter().map(Worker::served).max(), Some(13), "all at home");
 }
 
-/// A request that its worker failed taught nothing.
-#[tokio::test(start_paused = true)]
-async fn what_a_pinned_request_failed_to_do_is_not_remembered() {
-    let workers = ["w1", "w2"].map(Worker::new);
-    let rig = Rig::start(&workers.each_ref(), |settings| {
-        settings.placement.policy = PolicyName::CacheAware;
-        settings.sticky = sticky();
-        settings.retry.attempts = 1;
-    })
-    .await;
-    let home = rig.chat_with(&[(KEY, "k")], CHAT).await.worker();
-    let pinned = workers.iter().find(|worker| worker.url().contains(&home)).unwrap();
-    pinned.next(script().say(answer("500 No", &[], "")));
-    assert_eq!(rig.chat_with(&[(KEY, "k")], &talk(3)).await.status, 500);
-    let matched = || rig.count("smg_cache_aware_policy_branch_total", &[("branch", "tree_match")]);
-    let before = matched();
-    rig.chat(&talk(3)).await;
-    assert_eq!(matched(), before);
-}
-
 async fn replica(workers: &[Worker; 2], policy: PolicyName) -> Rig {
     Rig::start(&workers.each_ref(), |settings| {
         settings.placement.policy = policy;
