@@ -7,6 +7,7 @@ mod conformance;
 mod flags;
 mod floors;
 mod leftovers;
+mod links;
 mod markdown;
 mod metrics;
 mod names;
@@ -25,11 +26,12 @@ use tree::Tree;
 type Check = fn(&Tree) -> Finding;
 
 /// Cheap ones first; those that run cargo or the binary last.
-const CHECKS: [(&str, Check); 8] = [
+const CHECKS: [(&str, Check); 9] = [
     ("sizes", sizes::check),
     ("names", names::check),
     ("leftovers", leftovers::check),
     ("conformance", conformance::check),
+    ("links", links::check),
     ("metrics", metrics::check),
     ("floors", floors::check),
     ("packages", packages::check),

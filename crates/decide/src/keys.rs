@@ -85,7 +85,7 @@ pub const fn treatment(policy: KeyUse, override_on: bool) -> Treatment {
 /// The places a key may stand in.
 #[derive(Debug)]
 pub struct Places<'a, I> {
-    /// The body's `rid`; `None` unless the override is on.
+    /// The body's `rid`.
     pub rid: Option<&'a str>,
     /// In the order of `--routing-key-headers`, each name's first value or `None`.
     pub listed: I,
@@ -118,6 +118,37 @@ pub fn derive<'a>(
         Treatment::PinManual => places.own.and_then(headers::ascii),
     };
     text.map(|text| Key { source: Source::Header, text }).or_else(opening)
+}
+
+/// A request's key, and what its policy may see of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sight<'a> {
+    /// What happens to the key.
+    pub treatment: Treatment,
+    /// The key.
+    pub key: Option<Key<'a>>,
+    /// The key that the policy sees. A new key's first request is placed exactly as it would be
+    /// without the override (000, "How the Override Composes with Each Policy"), so a policy below
+    /// it sees the key that it would see then.
+    pub seen: Option<Key<'a>>,
+}
+
+/// Finds a request's key under a policy, with the override on or off.
+pub fn sight<'a>(
+    policy: KeyUse,
+    override_on: bool,
+    places: Places<'a, impl Iterator<Item = Option<&'a [u8]>> + Clone>,
+) -> Sight<'a> {
+    let treatment = treatment(policy, override_on);
+    let Places { rid, listed, own, opening } = places;
+    let alone = Places { rid: None, listed: listed.clone(), own, opening: None };
+    let [rid, opening] = [rid, opening].map(|of_body| of_body.filter(|_| override_on));
+    let key = derive(treatment, Places { rid, listed, own, opening });
+    let seen = match treatment {
+        Treatment::Pin => derive(self::treatment(policy, false), alone),
+        _ => key,
+    };
+    Sight { treatment, key, seen }
 }
 
 #[cfg(test)]
@@ -164,6 +195,25 @@ mod tests {
                 (off, on),
                 "{policy:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_policy_below_the_override_sees_the_key_it_would_see_without() {
+        for (policy, on, key, seen) in [
+            (KeyUse::HashesUnlessPinned, true, Some("conv"), Some("a_t1")),
+            (KeyUse::HashesUnlessPinned, false, Some("a_t1"), Some("a_t1")),
+            (KeyUse::None, true, Some("conv"), None),
+            (KeyUse::None, false, None, None),
+            (KeyUse::Hashes, true, Some("conv"), Some("conv")),
+            (KeyUse::Hashes, false, Some("a_t1"), Some("a_t1")),
+            (KeyUse::Pins, false, Some("b_t1"), Some("b_t1")),
+        ] {
+            let listed = std::iter::once(Some(&b"a_t1"[..]));
+            let places = Places { rid: Some("conv_t2"), listed, own: Some(b"b_t1"), opening: None };
+            let found = sight(policy, on, places);
+            let texts = [found.key, found.seen].map(|key| key.map(|key| key.text));
+            assert_eq!(texts, [key, seen], "{policy:?} {on}");
         }
     }
 

@@ -12,4 +12,5 @@ pub mod keys;
 pub mod pins;
 pub mod place;
 pub mod retry;
+pub mod seat;
 pub mod settle;

@@ -5,6 +5,7 @@
 //! [`table`] under one shard's lock; a shared store can run them just as well.
 
 use crate::fleet::WorkerId;
+use crate::place::Assignment;
 
 pub mod records;
 pub mod saved;
@@ -61,6 +62,21 @@ pub struct Rules {
     /// A key's requests in flight on its pinned worker from which the next one is placed again;
     /// `None` under `manual` (000: the override has 2, `manual` has no threshold).
     pub threshold: Option<u32>,
+}
+
+impl Rules {
+    /// Those of `manual`, in every mode.
+    pub const MANUAL: Self = Self { replacement: Replacement::Follows, threshold: None };
+
+    /// Those of the override; it delegates unless a mode is named.
+    #[must_use]
+    pub const fn of_override(assignment: Option<Assignment>) -> Self {
+        let replacement = match assignment {
+            Some(Assignment::Delegate) | None => Replacement::Leads,
+            Some(_) => Replacement::Follows,
+        };
+        Self { replacement, threshold: Some(OVERRIDE_THRESHOLD) }
+    }
 }
 
 /// The override's in-flight threshold (000, "In-Flight Threshold").

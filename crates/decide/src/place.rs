@@ -10,6 +10,7 @@ use rand::{Rng, RngExt as _};
 use crate::fleet::{Worker, WorkerId};
 use crate::keys::KeyUse;
 
+mod boundaries;
 mod branch;
 mod bucket;
 pub mod cache_aware;
@@ -24,6 +25,7 @@ mod random;
 mod ring;
 mod round_robin;
 
+pub use boundaries::Boundaries;
 pub use branch::Branch;
 pub use bucket::{Bucket, BucketRules};
 pub use cache_aware::CacheAware;
@@ -108,6 +110,8 @@ impl Proposal {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     pub(crate) inserted: cache_aware::Inserted,
+    /// Heads that a worker did not hold before, a bit for each.
+    pub(crate) heads: u32,
     pub(crate) charged: u32,
 }
 
@@ -234,10 +238,17 @@ pub fn least_among<'a, W: Ord>(
     mut weight: impl FnMut(&'a Worker) -> W,
     dice: &mut dyn Rng,
 ) -> Option<usize> {
+    least_of(among.map(|(at, worker)| (at, weight(worker))), dice)
+}
+
+/// The place of one with the least weight of these places and weights; equals are drawn by lot.
+pub(crate) fn least_of<W: Ord>(
+    among: impl Iterator<Item = (usize, W)>,
+    dice: &mut dyn Rng,
+) -> Option<usize> {
     let mut best: Option<(W, usize)> = None;
     let (mut equals, mut next) = (0_u32, 0_u32);
-    for (at, worker) in among {
-        let weight = weight(worker);
+    for (at, weight) in among {
         match &best {
             Some((least, _)) if weight > *least => {}
             Some((least, _)) if weight == *least => {
@@ -299,8 +310,15 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         Receipt::default()
     }
 
+    /// A pin or an assignment mode chose `used`, whatever the policy thinks of it: takes note of what
+    /// that worker will hold now, and moves no cursor. Keep the receipt for [`Self::undo`].
+    fn learn(&self, ask: &Ask<'_>, used: &Worker) -> Receipt {
+        let _ = (ask, used);
+        Receipt::default()
+    }
+
     /// The request never reached `used` after all, or that worker failed it before any output:
-    /// takes back what the commit that gave this receipt added, and nothing else.
+    /// takes back what whatever gave this receipt added, and nothing else.
     fn undo(&self, ask: &Ask<'_>, used: &Worker, receipt: Receipt) {
         let _ = (ask, used, receipt);
     }

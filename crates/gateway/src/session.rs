@@ -11,10 +11,11 @@ use rand::Rng;
 use smallvec::SmallVec;
 use smg_decide::fleet::{Leg, WorkerId};
 use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
-use smg_decide::keys::{self, Key, Places, Treatment};
-use smg_decide::pins::table::{Table, Turn};
-use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules, Step};
-use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt, Receipt};
+use smg_decide::keys::{self, Key, Places, Sight, Treatment};
+use smg_decide::pins::table::Table;
+use smg_decide::pins::{Outcome, Rules};
+use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt};
+use smg_decide::seat::{Look, Seat};
 use smg_wire::header::ROUTING_KEY;
 
 use self::lease::Flight;
@@ -37,7 +38,7 @@ pub(crate) struct Session {
     hashing: Hashing,
     /// The override's pins, by model and leg; also counts keys in flight that a policy hashes.
     pins: Arc<Table>,
-    /// The pins of `manual`, by leg.
+    /// The pins of `manual`, by leg: the same table, so that one bound holds for all pins.
     manual: Arc<Table>,
     pub(crate) responses: Arc<Responses>,
     clock: Clock,
@@ -75,15 +76,6 @@ pub(crate) enum Way {
     Home(WorkerId),
 }
 
-/// A turn at a pin table: the table, the key, and how a worker is placed if no pin decides.
-struct Seat<'a> {
-    table: &'a Arc<Table>,
-    key: KeyHash,
-    assignment: Assignment,
-    candidates: Candidates<'a>,
-    keep_pin: bool,
-}
-
 /// What earlier attempts of a request leave for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
@@ -96,17 +88,11 @@ pub(crate) struct Round {
 impl Session {
     /// An empty session, or one that remembers what the snapshot file holds.
     pub(crate) fn new(rules: Sticky, fleet: &Roster, clock: Clock) -> Self {
-        let replacement = match rules.assignment {
-            Some(Assignment::Delegate) | None => Replacement::Leads,
-            Some(_) => Replacement::Follows,
-        };
-        let pins = Rules { replacement, threshold: Some(OVERRIDE_THRESHOLD) };
-        let manual = Rules { replacement: Replacement::Follows, threshold: None };
-        let table = |of| Arc::new(Table::new(of, rules.max_keys));
+        let pins = Table::new(Rules::of_override(rules.assignment), rules.max_keys);
         let mut session = Self {
             hashing: Hashing::new(rand::random()),
-            pins: table(pins),
-            manual: table(manual),
+            manual: Arc::new(pins.also(Rules::MANUAL)),
+            pins: Arc::new(pins),
             responses: Arc::new(Responses::new(clock)),
             clock,
             rules,
@@ -135,25 +121,11 @@ impl Session {
         told: Told<'a>,
     ) -> Asking<'a> {
         let Told { rid, opening, prompt } = told;
-        let treatment = keys::treatment(policy.keys(), self.rules.key_override);
         let value = |name: &HeaderName| headers.get(name).map(|value| value.as_bytes());
-        let places = Places {
-            rid: rid.filter(|_| self.rules.key_override),
-            listed: self.rules.headers.iter().map(value),
-            own: value(&ROUTING_KEY),
-            opening: opening.filter(|_| self.rules.key_override),
-        };
-        let key = keys::derive(treatment, places);
-        // A new key's first request is placed exactly as it would be without the override (000, "How
-        // the Override Composes with Each Policy"): the policy sees the key that it would see then.
-        let seen = match treatment {
-            Treatment::Pin => {
-                let listed = self.rules.headers.iter().map(value);
-                let alone = Places { rid: None, listed, own: value(&ROUTING_KEY), opening: None };
-                keys::derive(keys::treatment(policy.keys(), false), alone)
-            }
-            _ => key,
-        };
+        let listed = self.rules.headers.iter().map(value);
+        let places = Places { rid, listed, own: value(&ROUTING_KEY), opening };
+        let Sight { treatment, key, seen } =
+            keys::sight(policy.keys(), self.rules.key_override, places);
         let ask = Ask {
             key: seen.map(|key| key.text),
             target: value(&TARGET_WORKER).filter(|_| treatment == Treatment::HashOwn),
@@ -200,39 +172,35 @@ impl Session {
     ) -> Option<Lease> {
         let candidates = Candidates::new(&group.workers, &round.excluded).at(self.clock.millis());
         let dice = &mut rand::rng();
+        let available = |id| candidates.find(id).is_some();
+        let seat = |table, key, assignment| Seat {
+            table,
+            key,
+            assignment,
+            keep_pin: round.keep_pin,
+            now: self.now(),
+            candidates,
+            available: &available,
+            policy: &*group.policy,
+            ask: &asking.ask,
+        };
         match (asking.treatment, asking.key) {
             (Treatment::Pin, Some(key)) => {
                 let assignment = self.rules.assignment.unwrap_or(Assignment::Delegate);
-                let key_hash = self.hash(Some(&group.model), key);
-                let seat = Seat {
-                    table: &self.pins,
-                    key: key_hash,
-                    assignment,
-                    candidates,
-                    keep_pin: round.keep_pin,
-                };
-                let decided = self.pinned(group, asking, &seat, dice);
-                let outcome = decided.as_ref().map_or(Outcome::NoHealthyWorkers, |(o, _)| *o);
+                let seat = seat(&self.pins, self.hash(Some(&group.model), key), assignment);
+                let lease = self.pinned(group, &self.pins, &seat, dice);
+                let outcome = lease.as_ref().map_or(Outcome::NoHealthyWorkers, |it| it.outcome);
                 meters.decided(outcome, Some(key.source), self.entries());
-                let lease = decided.map(|(_, lease)| lease);
                 log(group, key, outcome, lease.as_ref());
                 lease
             }
             (Treatment::PinManual, Some(key)) => {
                 // The policy places by the assignment mode itself.
-                let assignment = Assignment::Delegate;
-                let key_hash = self.hash(None, key);
-                let seat = Seat {
-                    table: &self.manual,
-                    key: key_hash,
-                    assignment,
-                    candidates,
-                    keep_pin: round.keep_pin,
-                };
-                let decided = self.pinned(group, asking, &seat, dice);
-                let outcome = decided.as_ref().map_or(Outcome::NoHealthyWorkers, |(o, _)| *o);
+                let seat = seat(&self.manual, self.hash(None, key), Assignment::Delegate);
+                let lease = self.pinned(group, &self.manual, &seat, dice);
+                let outcome = lease.as_ref().map_or(Outcome::NoHealthyWorkers, |it| it.outcome);
                 meters.decided(outcome, None, self.entries());
-                decided.map(|(_, lease)| lease)
+                lease
             }
             (treatment, key) => {
                 let lease = self.placed(group, asking, &candidates, dice);
@@ -270,40 +238,23 @@ impl Session {
     fn pinned(
         &self,
         group: &Group,
-        asking: &Asking<'_>,
+        table: &Arc<Table>,
         seat: &Seat<'_>,
         dice: &mut dyn Rng,
-    ) -> Option<(Outcome, Lease)> {
-        let Seat { table, key, assignment, candidates, keep_pin } = seat;
-        let available = |id| candidates.find(id).is_some();
-        let now = self.now();
-        let mut receipt = Receipt::default();
-        let mut turn = table.turn(*key, None, now, available);
-        if let Turn::Propose(step) = turn {
-            let proposal = assignment.propose(&*group.policy, &asking.ask, candidates, dice);
-            group.branches.decided(&proposal);
-            // The threshold is no hard limit: where the policy finds nobody, the pinned worker stays.
-            let at = proposal.at.or_else(|| match step {
-                Step::Respill(pinned) => candidates.find(pinned),
-                _ => None,
-            });
-            let proposal = group.workers.get(at?)?;
-            turn = if *keep_pin {
-                table.detour(*key, step, proposal.id, now)
-            } else {
-                table.turn(*key, Some(proposal.id), now, available)
-            };
-            let used = matches!(turn, Turn::Fly { proposal_used: true, .. });
-            if used && *assignment == Assignment::Delegate {
-                receipt = group.policy.commit(&asking.ask, proposal);
+    ) -> Option<Lease> {
+        let landed = match seat.look()? {
+            Look::Lands(landed) => landed,
+            Look::Proposes(step) => {
+                let (proposal, at) = seat.propose(step, dice);
+                group.branches.decided(&proposal);
+                seat.land(step, group.workers.get(at?)?.id)?
             }
-        }
-        let Turn::Fly { worker, outcome, first, .. } = turn else { return None };
-        let flight = Flight::counted(Arc::clone(table), *key, first);
-        let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
-        let mut lease = Lease::new(group, at, self.clock)?.by(outcome).flying(Some(flight));
-        lease.receipt = receipt;
-        Some((outcome, lease))
+        };
+        let flight = Flight::counted(Arc::clone(table), seat.key, landed.first);
+        let at = group.workers.binary_search_by_key(&landed.worker, |worker| worker.id).ok()?;
+        let mut lease = Lease::new(group, at, self.clock)?.by(landed.outcome).flying(Some(flight));
+        lease.receipt = landed.receipt;
+        Some(lease)
     }
 
     /// A key that a policy hashes: not pinned, but its requests in flight are counted.
@@ -316,7 +267,7 @@ impl Session {
     }
 
     fn entries(&self) -> usize {
-        self.pins.len() + self.manual.len()
+        self.pins.len()
     }
 
     /// Evicts idle pins for ever; returns at once when nothing is ever evicted.
@@ -325,8 +276,7 @@ impl Session {
         loop {
             tokio::time::sleep(interval).await;
             let now = self.now();
-            let evicted =
-                self.pins.sweep(now, max_idle_secs) + self.manual.sweep(now, max_idle_secs);
+            let evicted = self.pins.sweep(now, max_idle_secs);
             let remaining = self.entries();
             meters.set_entries(remaining);
             if evicted > 0 {

@@ -10,8 +10,10 @@ pub use smg_decide::admission::Rules as AdmissionRules;
 pub use smg_decide::fleet::breaker::Rules as BreakerRules;
 pub use smg_decide::fleet::health::Thresholds;
 pub use smg_decide::fleet::overload::Rules as OverloadRules;
-pub use smg_decide::place::cache_aware::{Params as CacheParams, Rules as CacheRules};
-pub use smg_decide::place::{Assignment, BucketRules, ExpectedWait, PrefixRules};
+pub use smg_decide::place::cache_aware::{
+    Kind as CacheIndex, Params as CacheParams, Rules as CacheRules, Scoring,
+};
+pub use smg_decide::place::{Assignment, Boundaries, BucketRules, ExpectedWait, PrefixRules};
 pub use smg_decide::retry::Rules as RetryRules;
 pub use smg_wire::cors::{Cors, origin};
 
@@ -94,12 +96,12 @@ pub struct Placement {
     pub wait: ExpectedWait,
     /// `--least-load-max-waiting-requests`; `None` when 0.
     pub max_waiting: Option<u32>,
-    /// `--prefix-…`.
+    /// `--prefix-…` and `--cache-boundaries`.
     pub prefix: PrefixRules,
     /// `--bucket-adjust-interval-secs` and `--balance-…-threshold`.
     pub bucket: BucketRules,
-    /// `--cache-threshold`, `--balance-…`, `--max-tree-size`, `--block-size`. The seed of its hashes
-    /// is drawn at start.
+    /// `--cache-…`, `--balance-…`, `--max-tree-size`, `--block-size`, `--overlap-decay`,
+    /// `--selection-temperature`. The seed of its hashes is drawn at start.
     pub cache: CacheParams,
 }
 
@@ -290,7 +292,12 @@ pub(crate) mod testing {
                 mean_prefill_tokens: 1024,
             },
             max_waiting: None,
-            prefix: PrefixRules { tokens: 256, load_factor: 1.25, abs_threshold: 10 },
+            prefix: PrefixRules {
+                tokens: 256,
+                boundaries: Boundaries::NONE,
+                load_factor: 1.25,
+                abs_threshold: 10,
+            },
             bucket: BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 },
             cache: CacheParams::DEFAULT,
         }

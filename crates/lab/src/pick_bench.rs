@@ -14,7 +14,8 @@ use smg_decide::place::{Ask, CacheAware, Candidates, Policy, Prompt};
 
 use crate::dice::Dice;
 
-const ROUNDS: u32 = 2000;
+/// Few, so that some of the means fall between what else the machine does.
+const ROUNDS: u32 = 200;
 
 /// Measures and prints.
 ///
@@ -47,6 +48,13 @@ pub fn print(out: &mut impl Write) -> io::Result<()> {
         worker.load().set_report(Some(Report { token_usage: 0.4, ..Report::default() }));
     }
     writeln!(out, "the same, all report loads: {:?}", propose(&policy, &many, &new))?;
+    for (busy, worker) in (0..).zip(&many) {
+        let (waiting, throughput) = (busy % 7, 1000.0);
+        let report = Report { waiting, throughput, token_usage: 0.4, ..Report::default() };
+        worker.load().set_report(Some(report));
+        worker.begin(None);
+    }
+    writeln!(out, "the same, all are busy: {:?}", propose(&policy, &many, &new))?;
     let system = letters(6000);
     for worker in &many {
         let text = format!("{system} {}", letters(300));
@@ -101,5 +109,5 @@ fn time<T>(mut act: impl FnMut() -> T) -> Duration {
         }
         began.elapsed() / ROUNDS
     };
-    std::iter::repeat_with(mean).take(7).min().unwrap_or_default()
+    std::iter::repeat_with(mean).take(70).min().unwrap_or_default()
 }

@@ -14,7 +14,7 @@ mod tls;
 pub(crate) use access::AccessFlags;
 pub(crate) use limits::LimitFlags;
 pub(crate) use others::OtherFlags;
-pub(crate) use placement::{LoadFlags, PlacementFlags, PolicyChoice};
+pub(crate) use placement::{IndexChoice, LoadFlags, PlacementFlags, PolicyChoice};
 pub(crate) use tls::TlsFlags;
 
 /// A sticky model gateway: every request of a conversation lands where its KV cache already is.

@@ -37,6 +37,17 @@ pub struct Load {
     sent_tokens: AtomicU32,
 }
 
+/// What stands before a further request: reported, and sent there since.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    pub(crate) waiting: u32,
+    pub(crate) waiting_tokens: u32,
+    pub(crate) sent_unsized: u32,
+    pub(crate) sent_tokens: u32,
+    pub(crate) throughput: f32,
+    pub(crate) pressure: f32,
+}
+
 /// What one request in flight adds to its worker's load until the next report.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge {
@@ -54,6 +65,20 @@ impl Load {
             waiting_tokens: self.waiting_tokens.load(Ordering::Relaxed),
             throughput: f32::from_bits(self.throughput.load(Ordering::Relaxed)),
             token_usage: f32::from_bits(self.token_usage.load(Ordering::Relaxed)),
+        })
+    }
+
+    /// What a wait is reckoned from, if the last poll brought a report. A choice among many workers
+    /// asks each, so nothing else is read.
+    #[inline]
+    pub(crate) fn queue(&self) -> Option<Queue> {
+        self.reported.load(Ordering::Acquire).then(|| Queue {
+            waiting: self.waiting.load(Ordering::Relaxed),
+            waiting_tokens: self.waiting_tokens.load(Ordering::Relaxed),
+            sent_unsized: self.sent_unsized.load(Ordering::Relaxed),
+            sent_tokens: self.sent_tokens.load(Ordering::Relaxed),
+            throughput: f32::from_bits(self.throughput.load(Ordering::Relaxed)),
+            pressure: f32::from_bits(self.pressure.load(Ordering::Relaxed)),
         })
     }
 

@@ -16,9 +16,13 @@ pub struct Placed(AtomicU64);
 
 impl Placed {
     /// Tokens expected at `now`, in milliseconds on the caller's clock.
+    #[inline]
     #[must_use]
     pub fn tokens(&self, now: u64) -> u32 {
-        at(self.0.load(Ordering::Relaxed), step(now)) as u32
+        match self.0.load(Ordering::Relaxed) {
+            was if was >> 32 == step(now) => was as u32,
+            was => at(was, step(now)) as u32,
+        }
     }
 
     /// A conversation was placed here.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
@@ -22,10 +22,16 @@ const SHARDS: usize = 64;
 /// A bounded table has a shard for so many pins, so that a small bound is kept exactly enough.
 const PINS_A_SHARD: usize = 1024;
 
-/// The pins of one replica.
+/// The pins of one replica, under the rules that hold for some of its keys.
 #[derive(Debug)]
 pub struct Table {
     rules: Rules,
+    kept: Arc<Kept>,
+}
+
+/// What is remembered, by whatever rules.
+#[derive(Debug)]
+struct Kept {
     /// Most pins of a shard; `None` for no bound.
     shard_limit: Option<usize>,
     entries: AtomicUsize,
@@ -64,18 +70,25 @@ impl Table {
     #[must_use]
     pub fn new(rules: Rules, limit: Option<usize>) -> Self {
         let shards = limit.map_or(SHARDS, |limit| (limit / PINS_A_SHARD).clamp(1, SHARDS));
-        Self {
-            rules,
+        let kept = Kept {
             shard_limit: limit.map(|limit| (limit / shards).max(1)),
             entries: AtomicUsize::new(0),
             shards: (0..shards).map(|_| Mutex::default()).collect(),
-        }
+        };
+        Self { rules, kept: Arc::new(kept) }
+    }
+
+    /// The same pins for keys that go by other rules: both together keep to the one bound. Scopes
+    /// tell their keys apart.
+    #[must_use]
+    pub fn also(&self, rules: Rules) -> Self {
+        Self { rules, kept: Arc::clone(&self.kept) }
     }
 
     /// Pins held.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.load(Ordering::Relaxed)
+        self.kept.entries.load(Ordering::Relaxed)
     }
 
     /// Whether no pin is held.
@@ -87,7 +100,7 @@ impl Table {
     /// As [`Self::turn`] with a proposal, in answer to `step`, that leaves the pin where it is: the
     /// pinned worker is busy, not broken, and the next request goes there again.
     pub fn detour(&self, key: KeyHash, step: Step, proposal: WorkerId, now: u32) -> Turn {
-        let mut shard = self.shard(key);
+        let mut shard = self.kept.shard(key);
         if let Some(record) = shard.pins.get_mut(key) {
             record.used = record.used.max(now);
         }
@@ -105,7 +118,7 @@ impl Table {
         now: u32,
         available: impl Fn(WorkerId) -> bool,
     ) -> Turn {
-        let mut shard = self.shard(key);
+        let mut shard = self.kept.shard(key);
         let flights = shard.flying.get(&key);
         let flying = |worker| count(flights, worker);
         let record = shard.pins.get(key);
@@ -122,7 +135,7 @@ impl Table {
             }
         };
         if let Some(pin) = pin {
-            self.set(&mut shard, Record { key, pin, used });
+            self.kept.set(&mut shard, Record { key, pin, used });
         }
         let proposal_used = !matches!(step, Step::Use(_));
         let first = shard.enter(key, worker);
@@ -131,12 +144,12 @@ impl Table {
 
     /// Pins a key to a worker, whatever was pinned before.
     pub fn pin(&self, key: KeyHash, worker: WorkerId, now: u32) {
-        self.set(&mut self.shard(key), Record { key, pin: Pin::new(worker), used: now });
+        self.kept.set(&mut self.kept.shard(key), Record { key, pin: Pin::new(worker), used: now });
     }
 
     /// The worker that a key is pinned to first. Asking is a use of the key.
     pub fn home(&self, key: KeyHash, now: u32) -> Option<WorkerId> {
-        let mut shard = self.shard(key);
+        let mut shard = self.kept.shard(key);
         let record = shard.pins.get_mut(key)?;
         record.used = record.used.max(now);
         record.pin.remembered().next()
@@ -144,13 +157,13 @@ impl Table {
 
     /// Counts a request of a key that is not pinned here; true for its first one in flight there.
     pub fn enter(&self, key: KeyHash, worker: WorkerId) -> bool {
-        self.shard(key).enter(key, worker)
+        self.kept.shard(key).enter(key, worker)
     }
 
     /// A counted request of the key ended at `now`; true when it was the key's last one in flight
     /// there. A key is in use until its last request ends.
     pub fn leave(&self, key: KeyHash, worker: WorkerId, now: u32) -> bool {
-        let mut shard = self.shard(key);
+        let mut shard = self.kept.shard(key);
         if let Some(record) = shard.pins.get_mut(key) {
             record.used = record.used.max(now);
         }
@@ -161,30 +174,32 @@ impl Table {
     /// requests in flight is in use.
     pub fn sweep(&self, now: u32, max_idle: u32) -> usize {
         let mut evicted = 0;
-        for shard in &self.shards {
+        for shard in &self.kept.shards {
             let mut shard = lock(shard);
             let Shard { pins, flying } = &mut *shard;
             evicted += pins.retain(|record| {
                 now.saturating_sub(record.used) < max_idle || flying.contains_key(&record.key)
             });
         }
-        self.entries.fetch_sub(evicted, Ordering::Relaxed);
+        self.kept.entries.fetch_sub(evicted, Ordering::Relaxed);
         evicted
     }
 
     /// Every record, shard by shard, each shard copied under its lock.
     pub fn records(&self) -> impl Iterator<Item = Vec<Record>> {
-        self.shards.iter().map(|shard| lock(shard).pins.iter().copied().collect())
+        self.kept.shards.iter().map(|shard| lock(shard).pins.iter().copied().collect())
     }
 
     /// Takes a record of an earlier run; what is pinned already stays as it is.
     pub fn restore(&self, record: Record) {
-        let mut shard = self.shard(record.key);
+        let mut shard = self.kept.shard(record.key);
         if shard.pins.get(record.key).is_none() {
-            self.set(&mut shard, record);
+            self.kept.set(&mut shard, record);
         }
     }
+}
 
+impl Kept {
     /// Sets a pin. At the bound the idlest of a sample goes, so that a flood of keys displaces keys
     /// nobody uses and is never refused.
     fn set(&self, shard: &mut Shard, record: Record) {
@@ -339,6 +354,26 @@ mod tests {
     }
 
     #[test]
+    fn keys_by_other_rules_count_towards_the_same_bound() {
+        let table = Table::new(RULES, Some(2));
+        let manual = Rules { replacement: Replacement::Follows, threshold: None };
+        let other = table.also(manual);
+        for (now, (of, name)) in (0..).zip([(&table, "a"), (&other, "b"), (&other, "c")]) {
+            of.turn(key(name), Some(A), now, |_| true);
+            of.leave(key(name), A, now);
+        }
+        assert_eq!((table.len(), other.len()), (2, 2));
+        assert_eq!(other.turn(key("a"), None, 3, |_| true), Turn::Propose(Step::Place));
+        // Its own rules hold for each: only the override places the third in flight again.
+        let third = |of: &Table| [(); 3].map(|()| of.turn(key("c"), None, 4, |_| true))[2];
+        assert_eq!(third(&table), Turn::Propose(Step::Respill(A)));
+        (0..2).for_each(|_| _ = other.leave(key("c"), A, 4));
+        assert!(matches!(third(&other), Turn::Fly { worker: A, .. }));
+        (0..3).for_each(|_| _ = table.leave(key("c"), A, 4));
+        assert_eq!((table.sweep(1000, 10), other.len()), (2, 0));
+    }
+
+    #[test]
     fn the_loser_of_a_race_for_a_new_key_adopts_the_winners_worker() {
         let table = Table::new(RULES, None);
         assert_eq!(fly(&table, key("k"), A), (A, Outcome::Vacant, true));
@@ -477,7 +512,7 @@ mod tests {
             for (k, worker) in flights {
                 table.leave(k, worker, 0);
             }
-            prop_assert!(table.shards.iter().all(|shard| lock(shard).flying.is_empty()));
+            prop_assert!(table.kept.shards.iter().all(|shard| lock(shard).flying.is_empty()));
         }
     }
 }

@@ -7,21 +7,26 @@
 
 use rand::Rng;
 
-use super::{Ask, Candidates, Policy, Prompt, Proposal, Reads, Receipt, Remembered};
+use super::{Ask, Boundaries, Candidates, Policy, Prompt, Proposal, Reads, Receipt, Remembered};
 use crate::fleet::{Worker, WorkerId};
 use chain::Ruler;
 use choose::{Known, Shared};
+use heads::Heads;
 use index::{Index, Path};
 
 mod chain;
 pub mod choose;
+mod costs;
+mod heads;
 mod holders;
 mod index;
+mod score;
 mod shard;
 
 pub use chain::Chain;
 pub use choose::Rules;
 pub use holders::Holders;
+pub use score::Scoring;
 
 /// What `cache_aware` is made with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,12 +42,34 @@ pub struct Params {
     pub page: usize,
     /// Keys the hashes. Objects that are given the same [`Ask`] need the same.
     pub seed: u64,
+    /// `--cache-index`.
+    pub kind: Kind,
+}
+
+/// What of prompts is remembered: `--cache-index`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `tree`: prompts from their beginning to their end, of text and of tokens.
+    Tree,
+    /// `hash`: prompts of tokens up to given positions.
+    Hash {
+        /// `--cache-boundaries`, not none.
+        boundaries: Boundaries,
+        /// `--cache-ttl-secs`: how long what nobody uses is remembered.
+        ttl_secs: u32,
+    },
 }
 
 impl Params {
     /// The defaults of the flags.
-    pub const DEFAULT: Self =
-        Self { rules: Rules::DEFAULT, max_size: 1 << 26, text_block: 1024, page: 16, seed: 0 };
+    pub const DEFAULT: Self = Self {
+        rules: Rules::DEFAULT,
+        max_size: 1 << 26,
+        text_block: 1024,
+        page: 16,
+        seed: 0,
+        kind: Kind::Tree,
+    };
 }
 
 impl Default for Params {
@@ -71,6 +98,19 @@ type Moved = [(u64, u32); 2];
 #[derive(Debug)]
 pub struct CacheAware {
     rules: Rules,
+    memory: Memory,
+}
+
+/// What it remembers, by its kind.
+#[derive(Debug)]
+enum Memory {
+    Tree(Trees),
+    Hash(Heads),
+}
+
+/// Prompts of text and of tokens.
+#[derive(Debug)]
+struct Trees {
     text: Index,
     tokens: Index,
 }
@@ -90,15 +130,37 @@ impl CacheAware {
     /// An empty index.
     #[must_use]
     pub fn new(params: Params) -> Self {
-        let Params { rules, max_size, text_block, page, seed } = params;
+        let Params { rules, max_size, text_block, page, seed, kind } = params;
         let index = |ruler| Index::new(ruler, seed, max_size);
-        Self { rules, text: index(Ruler::text(text_block)), tokens: index(Ruler::tokens(page)) }
+        let memory = match kind {
+            Kind::Tree => Memory::Tree(Trees {
+                text: index(Ruler::text(text_block)),
+                tokens: index(Ruler::tokens(page)),
+            }),
+            Kind::Hash { boundaries, ttl_secs } => {
+                Memory::Hash(Heads::new(boundaries, ttl_secs, seed, max_size))
+            }
+        };
+        Self { rules, memory }
     }
 
     /// How much is remembered.
     #[must_use]
     pub fn held(&self) -> Held {
-        [&self.text, &self.tokens].into_iter().fold(Held::default(), |held, index| Held {
+        match &self.memory {
+            Memory::Hash(heads) => heads.held(),
+            Memory::Tree(trees) => trees.held(),
+        }
+    }
+}
+
+impl Trees {
+    fn both(&self) -> [&Index; 2] {
+        [&self.text, &self.tokens]
+    }
+
+    fn held(&self) -> Held {
+        self.both().into_iter().fold(Held::default(), |held, index| Held {
             size: held.size + index.size(),
             links: held.links + index.links(),
             bytes: held.bytes + index.bytes(),
@@ -113,6 +175,12 @@ impl CacheAware {
         };
         let chain = ask.chain.get_or_init(|| index.chain(ask.prompt));
         Look { index, chain, path: index.look(ask.prompt, chain) }
+    }
+}
+
+impl Heads {
+    fn of<'a>(&self, ask: &'a Ask<'_>) -> &'a Chain {
+        ask.chain.get_or_init(|| self.chain(ask.prompt))
     }
 }
 
@@ -161,11 +229,28 @@ impl Policy for CacheAware {
     }
 
     fn propose(&self, ask: &Ask<'_>, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Proposal {
-        let look = self.look(ask);
+        let units_a_token = units_a_token(ask.prompt);
+        let trees = match &self.memory {
+            Memory::Tree(trees) => trees,
+            Memory::Hash(heads) => {
+                let chain = heads.of(ask);
+                let known = Known {
+                    units: chain.units,
+                    units_a_token,
+                    matched: 0,
+                    own: false,
+                    deepest: &Holders::new,
+                    shared: &|| heads.shared(chain, secs(ask.now)),
+                    now: ask.now,
+                };
+                return self.rules.choose_head(&known, candidates, dice);
+            }
+        };
+        let look = trees.look(ask);
         let Look { index, chain, path } = &look;
         let known = Known {
             units: chain.units,
-            units_a_token: units_a_token(ask.prompt),
+            units_a_token,
             matched: path.matched,
             own: look.own(),
             deepest: &|| index.deepest(chain, path),
@@ -176,35 +261,66 @@ impl Policy for CacheAware {
     }
 
     fn commit(&self, ask: &Ask<'_>, used: &Worker) -> Receipt {
-        let look = self.look(ask);
+        let trees = match &self.memory {
+            Memory::Tree(trees) => trees,
+            Memory::Hash(heads) => {
+                let heads = heads.insert(heads.of(ask), used.id, secs(ask.now));
+                return Receipt { heads, ..Receipt::default() };
+            }
+        };
+        let look = trees.look(ask);
         let charged = if look.begins(used.id) { self.rules.conversation_tokens() } else { 0 };
         used.placed().add(charged, ask.now);
         let Look { index, chain, path } = look;
-        Receipt { inserted: index.insert(chain, &path, used.id, age(ask.now)), charged }
+        let inserted = index.insert(chain, &path, used.id, age(ask.now));
+        Receipt { inserted, charged, ..Receipt::default() }
+    }
+
+    /// The next turns of a pinned conversation are no less in its worker's cache than the first one,
+    /// and the in-flight threshold counts on its being found there (000, "In-Flight Threshold").
+    fn learn(&self, ask: &Ask<'_>, used: &Worker) -> Receipt {
+        self.commit(ask, used)
     }
 
     fn undo(&self, ask: &Ask<'_>, used: &Worker, receipt: Receipt) {
-        let Look { index, chain, .. } = self.look(ask);
-        index.remove(chain, used.id, receipt.inserted, age(ask.now));
-        used.placed().take(receipt.charged, ask.now);
+        match &self.memory {
+            Memory::Hash(heads) => heads.remove(heads.of(ask), used.id, receipt.heads),
+            Memory::Tree(trees) => {
+                let Look { index, chain, .. } = trees.look(ask);
+                index.remove(chain, used.id, receipt.inserted, age(ask.now));
+                used.placed().take(receipt.charged, ask.now);
+            }
+        }
     }
 
     fn forget(&self, gone: WorkerId) {
-        self.text.forget(gone);
-        self.tokens.forget(gone);
+        match &self.memory {
+            Memory::Hash(heads) => heads.forget(gone),
+            Memory::Tree(trees) => trees.both().into_iter().for_each(|index| index.forget(gone)),
+        }
     }
 
     fn remembered(&self) -> Option<[Remembered; 2]> {
-        Some(
-            [&self.text, &self.tokens]
+        Some(match &self.memory {
+            Memory::Hash(heads) => [Remembered::default(), heads.remembered()],
+            Memory::Tree(trees) => trees
+                .both()
                 .map(|index| Remembered { size: index.size(), workers: index.workers() }),
-        )
+        })
     }
 
-    fn sweep(&self, _: u64) {
-        self.text.sweep();
-        self.tokens.sweep();
+    fn sweep(&self, now: u64) {
+        match &self.memory {
+            Memory::Hash(heads) => heads.sweep(secs(now)),
+            Memory::Tree(trees) => trees.both().into_iter().for_each(Index::sweep),
+        }
     }
+}
+
+/// Entries that expire are as old as whole seconds tell.
+const fn secs(now: u64) -> u32 {
+    let secs = now / 1000;
+    if secs > u32::MAX as u64 { u32::MAX } else { secs as u32 }
 }
 
 /// Ages count steps of two seconds: there is room for four years of them.

@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 
 use crate::fleet::Worker;
-use crate::fleet::load::Report;
+use crate::fleet::load::Queue;
 
 /// What the estimate assumes: `--least-load-…`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,14 +27,80 @@ impl ExpectedWait {
     /// the others are on average.
     #[must_use]
     pub fn among<'a>(self, workers: impl Iterator<Item = &'a Worker>) -> Estimate {
-        let (mut sum, mut count) = (0.0, 0.0);
-        for throughput in workers.filter_map(|worker| worker.load().throughput()) {
-            sum += f64::from(throughput);
-            count += 1.0;
-        }
+        let mut speeds = Speeds::default();
+        workers.filter_map(|worker| worker.load().throughput()).for_each(|said| speeds.add(said));
+        self.at_speeds(&speeds)
+    }
+
+    /// The same when the workers have been looked at already.
+    pub(super) fn at_speeds(self, speeds: &Speeds) -> Estimate {
+        let Speeds { sum, count } = *speeds;
         let silent_throughput = if count > 0.0 { sum / count } else { self.default_throughput };
         Estimate { rules: self, silent_throughput }
     }
+
+    /// What can be said of a worker before it is known how fast the others are, to which it adds
+    /// its own.
+    #[inline]
+    pub(super) fn part(&self, worker: &Worker, speeds: &mut Speeds) -> Part {
+        let in_flight = worker.in_flight();
+        match worker.load().queue() {
+            Some(queue) => {
+                speeds.add(queue.throughput);
+                let full = self.kv_pressure_weight * f64::from(queue.pressure);
+                Part { seconds: self.reading(&queue) + full, silent: 0.0, in_flight }
+            }
+            None => {
+                let silent = (f64::from(in_flight) * f64::from(self.mean_prefill_tokens)) as f32;
+                Part { seconds: 0.0, silent, in_flight }
+            }
+        }
+    }
+
+    /// Seconds until what is queued there has been read: `(queued + credit) / throughput`.
+    #[inline]
+    fn reading(&self, queue: &Queue) -> f64 {
+        // Most workers of an idle fleet have nothing to divide.
+        if queue.waiting | queue.waiting_tokens | queue.sent_unsized | queue.sent_tokens == 0 {
+            return 0.0;
+        }
+        let mean = f64::from(self.mean_prefill_tokens);
+        let queued = match queue.waiting_tokens {
+            0 => f64::from(queue.waiting) * mean,
+            known => f64::from(known),
+        };
+        let credit = f64::from(queue.sent_tokens) + f64::from(queue.sent_unsized) * mean;
+        let throughput = match queue.throughput {
+            said if said > 0.0 => f64::from(said),
+            _ => self.default_throughput,
+        };
+        (queued + credit) / throughput
+    }
+}
+
+/// How fast those are that say so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Speeds {
+    sum: f64,
+    count: f64,
+}
+
+impl Speeds {
+    #[inline]
+    fn add(&mut self, said: f32) {
+        if said > 0.0 {
+            self.sum += f64::from(said);
+            self.count += 1.0;
+        }
+    }
+}
+
+/// A wait in seconds, and tokens that a worker without a report has to read before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) seconds: f64,
+    pub(super) silent: f32,
+    pub(super) in_flight: u32,
 }
 
 /// The assumptions, and the speed of a worker without a report.
@@ -54,12 +120,6 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// So many seconds longer.
-    #[must_use]
-    pub fn and(self, seconds: f64) -> Self {
-        Self { seconds: self.seconds + seconds, ..self }
-    }
-
     /// Its place among waits. One integer, because a thousand comparisons of two fields each take longer
     /// than all the rest of a choice: the bits of a float that is not negative order as it does.
     #[inline]
@@ -97,47 +157,23 @@ impl Estimate {
     #[inline]
     #[must_use]
     pub fn at(&self, worker: &Worker) -> Wait {
-        let in_flight = worker.in_flight();
-        let mean = u64::from(self.rules.mean_prefill_tokens);
-        let seconds = match worker.load().report() {
-            Some(report) => {
-                let load = worker.load();
-                self.queue(report, load.unreported_tokens(mean))
-                    + self.rules.kv_pressure_weight * f64::from(load.pressure())
-            }
-            // Most workers of an idle fleet have nothing to divide.
-            None if in_flight == 0 => 0.0,
-            None => tokens(u64::from(in_flight) * mean) / self.silent_throughput,
-        };
-        Wait { seconds, in_flight }
+        let part = self.rules.part(worker, &mut Speeds::default());
+        let Part { seconds, silent, in_flight } = part;
+        let silent = if silent > 0.0 { f64::from(silent) / self.silent_throughput } else { 0.0 };
+        Wait { seconds: seconds + silent, in_flight }
     }
 
-    /// Seconds until what is queued there has been read: `(queued + credit) / throughput`.
-    fn queue(&self, report: Report, credit: u64) -> f64 {
-        let rules = &self.rules;
-        let queued = match report.waiting_tokens {
-            0 => u64::from(report.waiting) * u64::from(rules.mean_prefill_tokens),
-            known => u64::from(known),
-        };
-        let throughput = match report.throughput {
-            said if said > 0.0 => f64::from(said),
-            _ => rules.default_throughput,
-        };
-        match queued.saturating_add(credit) {
-            0 => 0.0,
-            some => tokens(some) / throughput,
-        }
+    /// Seconds for one token at a worker without a report.
+    pub(super) const fn silent_token(&self) -> f64 {
+        1.0 / self.silent_throughput
     }
-}
-
-const fn tokens(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::testing::{fleet, send};
     use super::*;
+    use crate::fleet::load::Report;
     use proptest::prelude::*;
 
     const RULES: ExpectedWait = ExpectedWait {

@@ -2,9 +2,10 @@
 //! share of requests in flight.
 
 use rand::Rng;
+use smallvec::{SmallVec, smallvec};
 
 use super::ring::{KeptRing, position};
-use super::{Ask, Branch, Candidates, Policy, Prompt, Proposal, Reads, least_among};
+use super::{Ask, Boundaries, Branch, Candidates, Policy, Prompt, Proposal, Reads, least_among};
 use crate::fleet::Worker;
 use crate::keys::KeyUse;
 
@@ -13,6 +14,8 @@ use crate::keys::KeyUse;
 pub struct PrefixRules {
     /// `--prefix-token-count`; of a text four characters are taken for a token.
     pub tokens: usize,
+    /// `--cache-boundaries`: beginnings that are tried in place of that one, the longest first.
+    pub boundaries: Boundaries,
     /// `--prefix-hash-load-factor`: overloaded above this multiple of the mean …
     pub load_factor: f64,
     /// `--prefix-hash-balance-abs-threshold`: … and above the mean plus this.
@@ -33,19 +36,33 @@ impl PrefixHash {
         Self { rules, ring: KeptRing::default() }
     }
 
-    /// The routing key's place on the ring, else that of the prompt's beginning.
-    fn position(&self, ask: &Ask<'_>) -> Option<u64> {
+    /// The routing key's place on the ring, else those of the prompt's beginnings, the first choice
+    /// first; none when there is nothing to hash.
+    fn positions(&self, ask: &Ask<'_>) -> SmallVec<[u64; 4]> {
         match (ask.key, ask.prompt) {
-            (Some(key), _) => Some(position([key.as_bytes()])),
-            (None, Prompt::Text(segments)) => {
-                head(segments, self.rules.tokens.saturating_mul(4)).map(position)
+            (Some(key), _) => smallvec![position([key.as_bytes()])],
+            (None, Prompt::Text(segments)) if segments.iter().any(|part| !part.is_empty()) => {
+                let lengths = self.lengths(|| characters(segments) / CHARACTERS_A_TOKEN);
+                let chars = lengths.map(|tokens| tokens.saturating_mul(CHARACTERS_A_TOKEN));
+                chars.map(|chars| position(head(segments, chars))).collect()
             }
             (None, Prompt::Tokens(tokens)) if !tokens.is_empty() => {
-                let head = tokens.iter().take(self.rules.tokens);
-                Some(position(head.map(|id| id.to_le_bytes())))
+                let heads = self.lengths(|| tokens.len()).map(|length| tokens.iter().take(length));
+                heads.map(|head| position(head.map(|id| id.to_le_bytes()))).collect()
             }
-            (None, Prompt::Tokens(_) | Prompt::Unknown) => None,
+            (None, Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Unknown) => SmallVec::new(),
         }
+    }
+
+    /// How many tokens of a prompt are hashed, the first choice first; `whole` is its length.
+    fn lengths(&self, whole: impl Fn() -> usize) -> impl Iterator<Item = usize> {
+        let Self { rules: PrefixRules { tokens, boundaries, .. }, .. } = self;
+        let reached = match boundaries.all() {
+            [] => &[],
+            _ => boundaries.reached(whole()),
+        };
+        let plain = reached.is_empty().then_some(*tokens);
+        reached.iter().rev().map(|at| *at as usize).chain(plain)
     }
 
     /// The load above which a worker is overloaded.
@@ -61,14 +78,19 @@ impl PrefixHash {
     }
 }
 
-/// The first `chars` characters of the segments as joined by one space, in pieces; `None` when
-/// there is no text.
-fn head<'a>(segments: &'a [&'a str], chars: usize) -> Option<impl Iterator<Item = &'a [u8]>> {
-    if segments.iter().all(|segment| segment.is_empty()) {
-        return None;
-    }
+/// Of a text, which nobody here can cut into tokens.
+const CHARACTERS_A_TOKEN: usize = 4;
+
+/// Characters of the segments as joined by one space.
+fn characters(segments: &[&str]) -> usize {
+    let letters: usize = segments.iter().map(|segment| segment.chars().count()).sum();
+    letters + segments.len().saturating_sub(1)
+}
+
+/// The first `chars` characters of the segments as joined by one space, in pieces.
+fn head<'a>(segments: &'a [&'a str], chars: usize) -> impl Iterator<Item = &'a [u8]> {
     let joined = segments.iter().flat_map(|segment| [" ", *segment]).skip(1);
-    let pieces = joined.scan(chars, |left, piece| {
+    joined.scan(chars, |left, piece| {
         if *left == 0 {
             return None;
         }
@@ -83,8 +105,7 @@ fn head<'a>(segments: &'a [&'a str], chars: usize) -> Option<impl Iterator<Item 
             }
         };
         Some(piece.as_bytes())
-    });
-    Some(pieces)
+    })
 }
 
 /// Where the first `chars` characters end, if more follow.
@@ -111,19 +132,27 @@ impl Policy for PrefixHash {
     }
 
     fn propose(&self, ask: &Ask<'_>, candidates: &Candidates<'_>, dice: &mut dyn Rng) -> Proposal {
-        let Some(position) = self.position(ask) else {
+        let positions = self.positions(ask);
+        let Some(first) = positions.first() else {
             return match candidates.least(Worker::in_flight, dice) {
                 Some(at) => Proposal::by(Branch::NoRoutingKey, Some(at)),
                 None => Proposal::by(Branch::NoHealthyWorkers, None),
             };
         };
-        let Some(home) = self.ring.first_available(position, candidates) else {
+        let Some(home) = self.ring.first_available(*first, candidates) else {
             return Proposal::by(Branch::NoHealthyWorkers, None);
         };
         let bound = self.bound(candidates);
         let fits = |worker: &Worker| f64::from(worker.in_flight()) <= bound;
-        if candidates.all().get(home).is_some_and(|worker| fits(worker)) {
+        let has_room = |at: usize| candidates.worker(at).is_some_and(fits);
+        if has_room(home) {
             return Proposal::by(Branch::RingHit, Some(home));
+        }
+        // A shorter beginning is still better than none.
+        let shorter = positions.iter().skip(1);
+        let homes = shorter.filter_map(|position| self.ring.first_available(*position, candidates));
+        if let Some(at) = homes.into_iter().find(|at| has_room(*at)) {
+            return Proposal::by(Branch::LoadBalanceWalk, Some(at));
         }
         let others = candidates.available().filter(|(_, worker)| fits(worker));
         let other = least_among(others, Worker::in_flight, dice).unwrap_or(home);
@@ -137,10 +166,61 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const RULES: PrefixRules = PrefixRules { tokens: 4, load_factor: 1.25, abs_threshold: 10 };
+    const RULES: PrefixRules = PrefixRules {
+        tokens: 4,
+        boundaries: Boundaries::NONE,
+        load_factor: 1.25,
+        abs_threshold: 10,
+    };
 
     fn at(ask: Ask<'_>) -> Option<u64> {
-        PrefixHash::new(RULES).position(&ask)
+        PrefixHash::new(RULES).positions(&ask).first().copied()
+    }
+
+    fn bounded(tokens: usize) -> PrefixHash {
+        let boundaries = Boundaries::new(&[2, 8]).unwrap();
+        PrefixHash::new(PrefixRules { tokens, boundaries, ..RULES })
+    }
+
+    #[test]
+    fn the_deepest_boundary_reached_is_hashed_and_then_the_shallower_ones() {
+        let plain = |length| PrefixHash::new(PrefixRules { tokens: length, ..RULES });
+        let ids: Vec<u32> = (0..20).collect();
+        let letters: String = ('a'..='z').cycle().take(80).collect();
+        for (length, hashed) in [(1, &[4][..]), (2, &[2]), (7, &[2]), (8, &[8, 2]), (20, &[8, 2])] {
+            let ask = tokens(&ids[..length]);
+            let text_of = [&letters[..length * 4]];
+            let wanted = |ask: &Ask<'_>| -> Vec<u64> {
+                hashed.iter().flat_map(|tokens| plain(*tokens).positions(ask)).collect()
+            };
+            assert_eq!(bounded(4).positions(&ask).to_vec(), wanted(&ask), "{length}");
+            let ask = text(&text_of);
+            assert_eq!(bounded(4).positions(&ask).to_vec(), wanted(&ask), "{length} of text");
+        }
+        let keyed = Ask { key: Some("k"), ..tokens(&ids) };
+        assert_eq!(bounded(4).positions(&keyed).len(), 1);
+    }
+
+    #[test]
+    fn an_overloaded_home_gives_way_to_that_of_a_shallower_boundary() {
+        let workers = fleet(4);
+        let policy = bounded(4);
+        let candidates = Candidates::new(&workers, &[]);
+        let propose = |ids: &[u32]| policy.propose(&tokens(ids), &candidates, &mut dice());
+        // A prompt whose two boundaries have homes of their own.
+        let two = |n: u32| [n, 0, 0, 0, 0, 0, 0, n];
+        let home = |ids: &[u32]| propose(ids).at.unwrap();
+        let ids = (0..).map(two).find(|ids| home(ids) != home(&ids[..2])).unwrap();
+        let (deep, shallow) = (home(&ids), home(&ids[..2]));
+        send(&workers[deep], 100);
+        send(&workers[shallow], 1);
+        assert_eq!(propose(&ids), Proposal::by(Branch::LoadBalanceWalk, Some(shallow)));
+        send(&workers[shallow], 100);
+        let other = propose(&ids);
+        assert!(
+            other.branch == Branch::LoadBalanceWalk
+                && ![deep, shallow].map(Some).contains(&other.at)
+        );
     }
 
     fn text<'a>(segments: &'a [&'a str]) -> Ask<'a> {

@@ -29,7 +29,7 @@ pub(super) fn save(session: &Session, file: &Path, fleet: &Roster) -> io::Result
         now: session.now(),
         workers: &fleet.known(),
     };
-    let pins = saved::write(&mut out, &head, &[&session.pins, &session.manual])?;
+    let pins = saved::write(&mut out, &head, &[&session.pins])?;
     out.into_inner()?.sync_all()?;
     fs::rename(&beside, file)?;
     Ok(pins)
@@ -80,7 +80,8 @@ pub(super) fn restore(session: &mut Session, file: &Path, fleet: &Roster) {
             return;
         }
     };
-    let Some(saved) = Saved::read(&bytes, 2) else {
+    // Earlier versions kept the pins of `manual` apart.
+    let Some(saved) = [1, 2].into_iter().find_map(|tables| Saved::read(&bytes, tables)) else {
         tracing::warn!(file = %file.display(), "sticky snapshot is damaged; starting cold");
         return;
     };
@@ -88,8 +89,9 @@ pub(super) fn restore(session: &mut Session, file: &Path, fleet: &Roster) {
     let age = u32::try_from(unix_secs().saturating_sub(saved.written)).unwrap_or(u32::MAX);
     let then = session.now().saturating_sub(age);
     session.hashing = Hashing::new(saved.secret);
-    saved.restore(0, &session.pins, &ids, then);
-    saved.restore(1, &session.manual, &ids, then);
+    for table in 0..2 {
+        saved.restore(table, &session.pins, &ids, then);
+    }
     let pins = session.entries();
     tracing::info!(pins, file = %file.display(), "sticky snapshot read");
 }

@@ -51,7 +51,8 @@ fn entries(rig: &Rig) -> i64 {
     rig.count("smg_manual_policy_cache_entries", &[])
 }
 
-const OVERRIDDEN: [PolicyName; 7] = [
+const OVERRIDDEN: [PolicyName; 8] = [
+    PolicyName::CacheAware,
     PolicyName::RoundRobin,
     PolicyName::Random,
     PolicyName::Passthrough,

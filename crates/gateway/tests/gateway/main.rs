@@ -33,6 +33,8 @@ mod framing;
 #[cfg(test)]
 mod idle_clients;
 #[cfg(test)]
+mod learned;
+#[cfg(test)]
 mod leaving;
 #[cfg(test)]
 mod metrics;

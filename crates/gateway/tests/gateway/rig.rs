@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use smg_gateway::Gateway;
 use smg_gateway::settings::{
-    Access, Bodies, BreakerRules, BucketRules, CacheParams, Clients, Connections, Eviction,
-    ExpectedWait, HealthChecks, LoadPolling, OverloadRules, Placement, PolicyName, PrefixRules,
-    RetryRules, Settings, Startup, Sticky, Thresholds,
+    Access, Bodies, Boundaries, BreakerRules, BucketRules, CacheParams, Clients, Connections,
+    Eviction, ExpectedWait, HealthChecks, LoadPolling, OverloadRules, Placement, PolicyName,
+    PrefixRules, RetryRules, Settings, Startup, Sticky, Thresholds,
 };
 use smg_gateway::upstream::WorkerTls;
 use tokio::runtime::Handle;
@@ -185,7 +185,12 @@ fn placement() -> Placement {
             mean_prefill_tokens: 1024,
         },
         max_waiting: None,
-        prefix: PrefixRules { tokens: 256, load_factor: 1.25, abs_threshold: 10 },
+        prefix: PrefixRules {
+            tokens: 256,
+            boundaries: Boundaries::NONE,
+            load_factor: 1.25,
+            abs_threshold: 10,
+        },
         bucket: BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 },
         cache: CacheParams::DEFAULT,
     }
@@ -197,6 +202,19 @@ fn health() -> HealthChecks {
         timeout: Duration::from_secs(5),
         thresholds: Thresholds { failure: 3, success: 2 },
         endpoint: "/health".to_owned(),
+    }
+}
+
+/// Every body is read, as it is for the sake of its model; tests of streaming say otherwise.
+fn bodies() -> Bodies {
+    Bodies {
+        max_payload: 1 << 20,
+        max_buffered: 1 << 20,
+        max_buffered_total: None,
+        timeout: TIMEOUT,
+        stall: None,
+        peek: 0,
+        model_selection: true,
     }
 }
 
@@ -227,15 +245,7 @@ fn settings(workers: &[&Worker]) -> Settings {
         },
         sticky: Sticky { key_override: false, ..sticky() },
         admission: None,
-        bodies: Bodies {
-            max_payload: 1 << 20,
-            max_buffered: 1 << 20,
-            max_buffered_total: None,
-            timeout: TIMEOUT,
-            stall: None,
-            peek: 0,
-            model_selection: true,
-        },
+        bodies: bodies(),
         clients: Clients {
             max_connections: 1024,
             max_header_bytes: 64 << 10,

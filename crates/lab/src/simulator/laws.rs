@@ -23,18 +23,15 @@ impl Play {
                 format!("{:?} has {told:?}, not {wanted:?}: {what}", worker.id)
             })?;
         }
-        let mut count = 0;
-        for table in self.shell.tables() {
-            let records: Vec<Record> = table.records().flatten().collect();
-            let (told, held) = (table.len(), records.len());
-            ensure(told == held, || format!("the table counts {told} pins and holds {held}"))?;
-            let fits = self.setting.max_keys.is_none_or(|most| held <= most);
-            ensure(fits, || format!("{held} pins are above the bound"))?;
-            records.iter().try_for_each(|record| self.is_remembered(record))?;
-            count += held;
-        }
+        let table = self.shell.table_of_all();
+        let records: Vec<Record> = table.records().flatten().collect();
+        let (told, held) = (table.len(), records.len());
+        ensure(told == held, || format!("the table counts {told} pins and holds {held}"))?;
+        let fits = self.setting.max_keys.is_none_or(|most| held <= most);
+        ensure(fits, || format!("{held} pins are above the bound"))?;
+        records.iter().try_for_each(|record| self.is_remembered(record))?;
         let wanted = self.model.pins.len();
-        ensure(count == wanted, || format!("{count} keys are pinned, not {wanted}"))
+        ensure(held == wanted, || format!("{held} keys are pinned, not {wanted}"))
     }
 
     /// A record is what the document remembers: at most two workers, none twice.
@@ -59,9 +56,9 @@ impl Play {
         }
         let kept: BTreeSet<&Name> = self
             .shell
-            .tables()
-            .into_iter()
-            .flat_map(|table| table.records().flatten())
+            .table_of_all()
+            .records()
+            .flatten()
             .filter_map(|record| self.names.get(&record.key))
             .collect();
         let others = || model.pins.iter().filter(|(name, _)| *name != new);
@@ -89,7 +86,7 @@ impl Play {
     /// Where each key would go now if its pin decides, for each model (000: "Adding workers never
     /// moves a key").
     pub(super) fn homes(&self) -> HashMap<(KeyHash, usize), Option<WorkerId>> {
-        let records = self.shell.tables().into_iter().flat_map(|table| table.records().flatten());
+        let records = self.shell.table_of_all().records().flatten();
         let now = millis(self.clock);
         let mut homes = HashMap::new();
         for record in records {
@@ -112,12 +109,10 @@ impl Play {
             let probes = worker.breaker().probes;
             ensure(probes == 0, || format!("{:?} is left with {probes} probes", worker.id))?;
             ensure(left == (0, 0, 0), || format!("{:?} is left with {left:?}", worker.id))?;
-            for table in self.shell.tables() {
-                for (hash, name) in &self.names {
-                    // Leaving at second 0 touches no pin.
-                    let stayed = table.leave(*hash, worker.id, 0);
-                    ensure(!stayed, || format!("{name:?} is still in flight on {:?}", worker.id))?;
-                }
+            for (hash, name) in &self.names {
+                // Leaving at second 0 touches no pin.
+                let stayed = self.shell.table_of_all().leave(*hash, worker.id, 0);
+                ensure(!stayed, || format!("{name:?} is still in flight on {:?}", worker.id))?;
             }
         }
         self.agrees()

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use smg_decide::place::cache_aware::Params;
+use smg_decide::place::cache_aware::{Kind, Params};
 use smg_decide::place::{
-    Assignment, Bucket, BucketRules, CacheAware, ConsistentHashing, ExpectedWait, LeastLoad,
-    Manual, Passthrough, Policy, PowerOfTwo, PrefixHash, PrefixRules, Random, RoundRobin,
+    Assignment, Boundaries, Bucket, BucketRules, CacheAware, ConsistentHashing, ExpectedWait,
+    LeastLoad, Manual, Passthrough, Policy, PowerOfTwo, PrefixHash, PrefixRules, Random,
+    RoundRobin,
 };
 
 /// A policy, and what its choices can be held to.
@@ -52,10 +53,18 @@ pub(super) const POLICIES: &[Entry] = &[
     Entry { make: |_| Arc::new(ConsistentHashing::default()), law: Law::Ring },
     Entry { make: |_| Arc::new(Bucket::new(BUCKET)), law: Law::Any },
     Entry { make: |_| Arc::new(CacheAware::new(Params::default())), law: Law::Any },
+    Entry { make: |_| Arc::new(CacheAware::new(by_heads())), law: Law::Any },
     Entry { make: |mode| Arc::new(Manual::new(mode)), law: Law::Mode },
 ];
 
+/// `--cache-index hash`.
+fn by_heads() -> Params {
+    let boundaries = Boundaries::new(&[8, 16, 32]).unwrap_or(Boundaries::NONE);
+    Params { kind: Kind::Hash { boundaries, ttl_secs: 30 }, ..Params::default() }
+}
+
 const WAIT: ExpectedWait =
     ExpectedWait { kv_pressure_weight: 0.5, default_throughput: 1000.0, mean_prefill_tokens: 1000 };
-const PREFIX: PrefixRules = PrefixRules { tokens: 20, load_factor: 1.25, abs_threshold: 2 };
+const PREFIX: PrefixRules =
+    PrefixRules { tokens: 20, boundaries: Boundaries::NONE, load_factor: 1.25, abs_threshold: 2 };
 const BUCKET: BucketRules = BucketRules { interval: 5000, abs_threshold: 64, rel_threshold: 1.5 };

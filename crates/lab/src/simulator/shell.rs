@@ -1,5 +1,6 @@
 //! What the gateway does with the core (its `session.rs`), without sockets and clocks: the same
-//! calls in the same order, with a gap between propose and land that others can slip through.
+//! steps, which are the core's own, with a gap between propose and land that others can slip through.
+//! What is written here a second time is what the gateway keeps in a lease: a request's counts.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,9 +10,10 @@ use smg_decide::fleet::load::Charge;
 use smg_decide::fleet::{Leg, Worker, WorkerId};
 use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
 use smg_decide::keys::{self, Places, Treatment};
-use smg_decide::pins::table::{Table, Turn};
-use smg_decide::pins::{OVERRIDE_THRESHOLD, Outcome, Replacement, Rules, Step};
+use smg_decide::pins::table::Table;
+use smg_decide::pins::{Outcome, Replacement, Rules, Step};
 use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt, Receipt};
+use smg_decide::seat::{Landed, Look, Seat};
 
 use super::fault::Fault;
 use super::request::{OWN, Request};
@@ -56,6 +58,8 @@ pub(super) struct Asking {
     pub(super) treatment: Treatment,
     pub(super) key: Option<String>,
     pub(super) hash: Option<KeyHash>,
+    /// The key that the policy sees.
+    seen: Option<String>,
     now: u32,
 }
 
@@ -64,10 +68,8 @@ pub(super) struct Asking {
 pub(super) struct Open {
     pub(super) request: Rc<Request>,
     asking: Asking,
-    hash: KeyHash,
     step: Step,
     group: Arc<Group>,
-    at: usize,
     pub(super) placed: WorkerId,
     pub(super) now: u32,
 }
@@ -82,14 +84,14 @@ pub(super) struct Flight {
     charge: Charge,
     /// Whether it is a probe of a half-open breaker.
     probe: bool,
-    key: Option<(Seat, KeyHash)>,
+    key: Option<(Whose, KeyHash)>,
     /// What the policy remembered when the choice was committed.
     receipt: Receipt,
 }
 
-/// Which table counts a key.
+/// Whose rules hold for a key.
 #[derive(Clone, Copy, Debug)]
-enum Seat {
+enum Whose {
     Override,
     Manual,
 }
@@ -121,13 +123,22 @@ pub(super) const fn millis(now: u32) -> u64 {
 
 impl Shell {
     pub(super) fn new(setting: &Setting, fault: Option<Fault>) -> Self {
-        let leads = matches!(setting.assignment, Some(Assignment::Delegate) | None);
-        let replacement = |leads| if leads { Replacement::Leads } else { Replacement::Follows };
-        let swapped = fault == Some(Fault::Replacement);
-        let threshold = OVERRIDE_THRESHOLD + u32::from(fault == Some(Fault::Threshold));
-        let manual = (fault == Some(Fault::ManualThreshold)).then_some(OVERRIDE_THRESHOLD);
-        let pins = Rules { replacement: replacement(leads != swapped), threshold: Some(threshold) };
-        let manual = Rules { replacement: replacement(swapped), threshold: manual };
+        let mut pins = Rules::of_override(setting.assignment);
+        let mut manual = Rules::MANUAL;
+        match fault {
+            Some(Fault::Threshold) => pins.threshold = pins.threshold.map(|most| most + 1),
+            Some(Fault::ManualThreshold) => manual.threshold = pins.threshold,
+            Some(Fault::Replacement) => {
+                for rules in [&mut pins, &mut manual] {
+                    rules.replacement = match rules.replacement {
+                        Replacement::Leads => Replacement::Follows,
+                        Replacement::Follows => Replacement::Leads,
+                    };
+                }
+            }
+            _ => {}
+        }
+        let pins = Table::new(pins, setting.max_keys);
         let mode = setting.assignment.unwrap_or(Assignment::Random);
         let group = || Arc::new(Group { policy: (setting.policy.make)(mode), workers: Vec::new() });
         Self {
@@ -136,8 +147,8 @@ impl Shell {
             assignment: setting.assignment,
             listed: setting.listed,
             hashing: Hashing::new(*b"not much of one."),
-            pins: Table::new(pins, setting.max_keys),
-            manual: Table::new(manual, setting.max_keys),
+            manual: pins.also(manual),
+            pins,
             members: Vec::new(),
             groups: (0..MODELS).map(|_| group()).collect(),
             ended: 0,
@@ -147,21 +158,20 @@ impl Shell {
     /// Key: what a choice may look at.
     pub(super) fn asking(&self, request: &Request, now: u32) -> Option<Asking> {
         let group = self.groups.get(request.model)?;
-        let treatment = keys::treatment(group.policy.keys(), self.key_override);
         let value = |name: &str| request.header(name).map(|text| text.sent.as_slice());
         let rid = request.rid.as_ref().and_then(|rid| std::str::from_utf8(&rid.sent).ok());
-        // One that hashes leaves suffixes where they are.
-        let reads = match treatment {
-            Treatment::Pin if self.is(Fault::Unstripped) => Treatment::Hash,
-            right => right,
+        let listed = self.listed.iter().map(|name| value(name));
+        let places = |rid| Places { rid, listed: listed.clone(), own: value(OWN), opening: None };
+        let sight = keys::sight(group.policy.keys(), self.key_override, places(rid));
+        let treatment = sight.treatment;
+        let key = match treatment {
+            // One that hashes leaves suffixes where they are.
+            Treatment::Pin if self.is(Fault::Unstripped) => {
+                keys::derive(Treatment::Hash, places(rid.filter(|_| self.key_override)))
+            }
+            _ => sight.key,
         };
-        let places = Places {
-            rid: rid.filter(|_| self.key_override),
-            listed: self.listed.iter().map(|name| value(name)),
-            own: value(OWN),
-            opening: None,
-        };
-        let key = keys::derive(reads, places).map(|key| key.text.to_owned());
+        let [key, seen] = [key, sight.seen].map(|key| key.map(|key| key.text.to_owned()));
         let model = match treatment {
             Treatment::PinManual => self.is(Fault::ScopedManual),
             _ => !self.is(Fault::Unscoped),
@@ -169,7 +179,7 @@ impl Shell {
         let model = model.then_some(if request.model == 0 { "llama" } else { "qwen" });
         let scope = Scope { model, leg: Leg::Regular };
         let hash = key.as_ref().map(|key| self.hashing.hash(scope, key.as_bytes()));
-        Some(Asking { treatment, key, hash, now })
+        Some(Asking { treatment, key, hash, seen, now })
     }
 
     /// Choose, up to the point where a proposal is in hand.
@@ -180,60 +190,74 @@ impl Shell {
         dice: &mut Dice,
     ) -> Option<Choice> {
         let group = Arc::clone(self.groups.get(request.model)?);
-        let (Some(seat), Some(hash)) = (seat(asking.treatment), asking.hash) else {
-            return self.placed(request, asking, group, dice);
-        };
         let available = |id| self.may_go(&group, request, asking, id);
-        match self.table(seat).turn(hash, None, asking.now, available) {
-            Turn::Fly { worker, outcome, proposal_used, first } => {
-                let told = Told { outcome: Some(outcome), proposal_used, first };
-                let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
-                let flight = fly((request, asking), &group, at, (Some((seat, hash)), first))?;
+        let pinned = with_ask(request, asking, |ask| {
+            let seat = self.seat((request, asking), &group, ask, &available)?;
+            Some(match seat.look()? {
+                Look::Lands(landed) => Flies::Lands(landed),
+                Look::Proposes(step) => Flies::Proposes(step, seat.propose(step, dice).1),
+            })
+        });
+        match pinned {
+            None => self.placed(request, asking, group, dice),
+            Some(Flies::Lands(landed)) => {
+                let (flight, told) = fly_landed((request, asking), &group, landed)?;
                 Some(Choice::Flies(flight, told))
             }
-            Turn::Propose(step) => {
-                let candidates = candidates(&group, request, asking);
-                with_ask(request, asking, |ask| {
-                    let policy = &*group.policy;
-                    let proposal = self.mode(seat).propose(policy, ask, &candidates, dice);
-                    let Some(at) = proposal.at else { return Some(Choice::Nobody(step)) };
-                    let placed = group.workers.get(at)?.id;
-                    let (request, asking) = (Rc::clone(request), asking.clone());
-                    let (now, group) = (asking.now, Arc::clone(&group));
-                    let open = Open { request, asking, hash, step, group, at, placed, now };
-                    Some(Choice::Holds(open, step))
-                })
+            Some(Flies::Proposes(step, None)) => Some(Choice::Nobody(step)),
+            Some(Flies::Proposes(step, Some(at))) => {
+                let placed = group.workers.get(at)?.id;
+                let (request, asking) = (Rc::clone(request), asking.clone());
+                let now = asking.now;
+                let open = Open { request, asking, step, group, placed, now };
+                Some(Choice::Holds(open, step))
             }
         }
     }
 
     /// The second half: the proposal is brought to the table.
     pub(super) fn land(&self, open: Open) -> Option<(Flight, Told)> {
-        let Open { request, asking, hash, step, group, at, placed, now } = open;
-        let seat = seat(asking.treatment)?;
+        let Open { request, asking, step, group, placed, now } = open;
         let available = |id| {
             let overwrites = self.is(Fault::Overwrite) && id != placed;
             self.may_go(&group, &request, &asking, id) && !overwrites
         };
-        let table = self.table(seat);
-        let turn = if request.keep_pin {
-            table.detour(hash, step, placed, now)
-        } else {
-            table.turn(hash, Some(placed), now, available)
-        };
-        let Turn::Fly { worker, outcome, proposal_used, first } = turn else {
-            return None;
-        };
-        let mut receipt = Receipt::default();
-        let delegates = self.mode(seat) == Assignment::Delegate;
-        if delegates && (proposal_used || self.is(Fault::FalseCommit)) {
-            let proposal = group.workers.get(at)?;
-            receipt = with_ask(&request, &asking, |ask| group.policy.commit(ask, proposal));
-        }
-        let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
-        let flight = fly((&request, &asking), &group, at, (Some((seat, hash)), first))?;
-        let flight = Flight { receipt, ..flight };
-        Some((flight, Told { outcome: Some(outcome), proposal_used, first }))
+        let landed = with_ask(&request, &asking, |ask| {
+            let seat = self.seat((&request, &asking), &group, ask, &available)?;
+            let landed = Seat { now, ..seat }.land(step, placed)?;
+            let delegates = seat.assignment == Assignment::Delegate;
+            if self.is(Fault::FalseCommit) && delegates && !landed.proposal_used {
+                group.policy.commit(ask, group.workers.iter().find(|it| it.id == placed)?);
+            }
+            Some(landed)
+        })?;
+        fly_landed((&request, &asking), &group, landed)
+    }
+
+    /// The seat of a request that is pinned.
+    fn seat<'a>(
+        &'a self,
+        (request, asking): (&'a Request, &'a Asking),
+        group: &'a Group,
+        ask: &'a Ask<'a>,
+        available: &'a dyn Fn(WorkerId) -> bool,
+    ) -> Option<Seat<'a>> {
+        let whose = whose(asking.treatment)?;
+        Some(Seat {
+            table: self.table(whose),
+            key: asking.hash?,
+            assignment: match whose {
+                Whose::Override => self.assignment.unwrap_or(Assignment::Delegate),
+                // `manual` places by the mode itself.
+                Whose::Manual => Assignment::Delegate,
+            },
+            keep_pin: request.keep_pin,
+            now: asking.now,
+            candidates: candidates(group, request, asking),
+            available,
+            policy: &*group.policy,
+            ask,
+        })
     }
 
     /// The policy alone decides.
@@ -251,8 +275,8 @@ impl Shell {
             };
             let worker = group.workers.get(at)?;
             let receipt = group.policy.commit(ask, worker);
-            let key = asking.hash.map(|hash| (Seat::Override, hash));
-            let first = key.is_some_and(|(seat, hash)| self.table(seat).enter(hash, worker.id));
+            let key = asking.hash.map(|hash| (Whose::Override, hash));
+            let first = key.is_some_and(|(whose, hash)| self.table(whose).enter(hash, worker.id));
             let outcome =
                 (asking.treatment == Treatment::PinManual).then_some(Outcome::NoRoutingId);
             let told = Told { outcome, proposal_used: true, first };
@@ -280,11 +304,11 @@ impl Shell {
         if !(self.is(Fault::LeakedRequest) && now_and_then) {
             worker.end(*charge);
         }
-        let Some((seat, hash)) = *key else { return Ok(false) };
+        let Some((whose, hash)) = *key else { return Ok(false) };
         if self.is(Fault::LeakedFlight) && now_and_then {
             return Ok(false);
         }
-        let last = self.table(seat).leave(hash, worker.id, now);
+        let last = self.table(whose).leave(hash, worker.id, now);
         if last && worker.keys_in_flight() == 0 {
             return Err(format!("{:?} would have -1 keys in flight", worker.id));
         }
@@ -301,7 +325,7 @@ impl Shell {
             group.policy.sweep(millis(now));
         }
         let max_idle = max_idle + late;
-        self.pins.sweep(now, max_idle) + self.manual.sweep(now, max_idle)
+        self.pins.sweep(now, max_idle)
     }
 
     /// A worker joins that nobody knew.
@@ -345,9 +369,9 @@ impl Shell {
         }
     }
 
-    /// Both tables.
-    pub(super) const fn tables(&self) -> [&Table; 2] {
-        [&self.pins, &self.manual]
+    /// All pins, those of `manual` among them.
+    pub(super) const fn table_of_all(&self) -> &Table {
+        &self.pins
     }
 
     fn may_go(&self, group: &Group, request: &Request, asking: &Asking, id: WorkerId) -> bool {
@@ -356,18 +380,10 @@ impl Shell {
         candidates.find(id).is_some() || blind
     }
 
-    const fn table(&self, seat: Seat) -> &Table {
-        match seat {
-            Seat::Override => &self.pins,
-            Seat::Manual => &self.manual,
-        }
-    }
-
-    /// `manual` places by the mode itself.
-    fn mode(&self, seat: Seat) -> Assignment {
-        match seat {
-            Seat::Override => self.assignment.unwrap_or(Assignment::Delegate),
-            Seat::Manual => Assignment::Delegate,
+    const fn table(&self, whose: Whose) -> &Table {
+        match whose {
+            Whose::Override => &self.pins,
+            Whose::Manual => &self.manual,
         }
     }
 
@@ -376,10 +392,10 @@ impl Shell {
     }
 }
 
-const fn seat(treatment: Treatment) -> Option<Seat> {
+const fn whose(treatment: Treatment) -> Option<Whose> {
     match treatment {
-        Treatment::Pin => Some(Seat::Override),
-        Treatment::PinManual => Some(Seat::Manual),
+        Treatment::Pin => Some(Whose::Override),
+        Treatment::PinManual => Some(Whose::Manual),
         Treatment::Ignore | Treatment::Hash | Treatment::HashOwn => None,
     }
 }
@@ -390,12 +406,32 @@ fn stranger(id: WorkerId) -> Arc<Worker> {
     Arc::new(worker)
 }
 
+/// What a pinned request's first steps come to.
+enum Flies {
+    Lands(Landed),
+    Proposes(Step, Option<usize>),
+}
+
+/// Counts in a request that landed.
+fn fly_landed(
+    (request, asking): (&Rc<Request>, &Asking),
+    group: &Arc<Group>,
+    landed: Landed,
+) -> Option<(Flight, Told)> {
+    let Landed { worker, outcome, proposal_used, first, receipt } = landed;
+    let at = group.workers.binary_search_by_key(&worker, |worker| worker.id).ok()?;
+    let key = Some((whose(asking.treatment)?, asking.hash?));
+    let flight = fly((request, asking), group, at, (key, first))?;
+    let told = Told { outcome: Some(outcome), proposal_used, first };
+    Some((Flight { receipt, ..flight }, told))
+}
+
 /// Counts a request in, as its key's `first` there or not.
 fn fly(
     (request, asking): (&Rc<Request>, &Asking),
     group: &Arc<Group>,
     at: usize,
-    (key, first): (Option<(Seat, KeyHash)>, bool),
+    (key, first): (Option<(Whose, KeyHash)>, bool),
 ) -> Option<Flight> {
     let worker = Arc::clone(group.workers.get(at)?);
     let charge = worker.begin(request.tokens);
@@ -415,12 +451,11 @@ fn candidates<'a>(group: &'a Group, request: &'a Request, asking: &Asking) -> Ca
 
 /// The request as policies see it.
 fn with_ask<T>(request: &Request, asking: &Asking, then: impl FnOnce(&Ask<'_>) -> T) -> T {
-    let hashed = matches!(asking.treatment, Treatment::Hash | Treatment::HashOwn);
     let target = request.target.map(|at| at.to_string());
     let prompt = [request.prompt.as_str()];
     let now = millis(asking.now);
     let mut ask = Ask { prompt: Prompt::Text(&prompt), now, ..Ask::default() };
-    ask.key = asking.key.as_deref().filter(|_| hashed);
+    ask.key = asking.seen.as_deref();
     ask.target = target.as_ref().map(|text| text.as_bytes());
     ask.target = ask.target.filter(|_| asking.treatment == Treatment::HashOwn);
     then(&ask)

@@ -22,6 +22,28 @@ pub(crate) struct PlacementFlags {
         allow_negative_numbers = true, value_parser = number)]
     pub(crate) cache_threshold: f64,
 
+    /// cache_aware: how much less a match counts for each length of the prompt that its holder
+    /// reports waiting more than the least busy worker, 0 for no less
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number)]
+    pub(crate) overlap_decay: f64,
+
+    /// cache_aware: 0 takes a conversation to its best holder, the higher the nearer to any of them
+    #[arg(long, value_name = "N", default_value_t = 0.0, allow_negative_numbers = true, value_parser = number)]
+    pub(crate) selection_temperature: f64,
+
+    /// cache_aware: what of prompts is remembered
+    #[arg(long, value_name = "KIND", default_value = "tree")]
+    pub(crate) cache_index: IndexChoice,
+
+    /// cache_aware with --cache-index hash, prefix_hash: ascending token positions at which engines
+    /// keep what they have read, such as 1024,4096; at most 32
+    #[arg(long, value_name = "N,...", num_args = 1.., value_delimiter = ',', allow_negative_numbers = true, value_parser = whole)]
+    pub(crate) cache_boundaries: Vec<i64>,
+
+    /// cache_aware with --cache-index hash: how long what nobody uses is remembered [default: 180]
+    #[arg(long, value_name = "SECS", allow_negative_numbers = true, value_parser = whole)]
+    pub(crate) cache_ttl_secs: Option<i64>,
+
     /// cache_aware: characters, or tokens, of prompts remembered for a model
     #[arg(long, value_name = "N", default_value_t = 67_108_864, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) max_tree_size: i64,
@@ -115,6 +137,16 @@ pub(crate) struct LoadFlags {
     /// Without one of the two above: --worker-overload-token-usage 0.9
     #[arg(long)]
     pub(crate) worker_overload_protection: bool,
+}
+
+/// `--cache-index`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum IndexChoice {
+    /// All of them, text and tokens
+    Tree,
+    /// Prompts of tokens up to --cache-boundaries
+    Hash,
 }
 
 /// `--policy`.

@@ -2,12 +2,12 @@
 //! value out of range is a typing error that would wait for the day the policy changes.
 
 use smg_gateway::settings::{
-    BucketRules, CacheParams, CacheRules, ExpectedWait, LoadPolling, OverloadRules, Placement,
-    PolicyName, PrefixRules,
+    Boundaries, BucketRules, CacheIndex, CacheParams, CacheRules, ExpectedWait, LoadPolling,
+    OverloadRules, Placement, PolicyName, PrefixRules, Scoring,
 };
 
 use super::{Complaint, Meant, count, fraction, positive, positive_secs, small, unsigned};
-use crate::flags::{LoadFlags, PlacementFlags, PolicyChoice};
+use crate::flags::{IndexChoice, LoadFlags, PlacementFlags, PolicyChoice};
 
 /// How requests that no pin decides get their worker; `workers` is how many are configured.
 pub(super) fn placement(flags: &PlacementFlags, workers: usize) -> Meant<Placement> {
@@ -89,6 +89,7 @@ fn prefix(flags: &PlacementFlags) -> Meant<PrefixRules> {
     let tokens = positive("--prefix-token-count", flags.prefix_token_count)?;
     Ok(PrefixRules {
         tokens: usize::try_from(tokens).unwrap_or(usize::MAX),
+        boundaries: boundaries(flags)?,
         load_factor: factor("--prefix-hash-load-factor", flags.prefix_hash_load_factor)?,
         abs_threshold: small(
             "--prefix-hash-balance-abs-threshold",
@@ -122,10 +123,54 @@ fn cache(flags: &PlacementFlags) -> Meant<CacheParams> {
             overload_usage: above_0("--overload-token-usage-threshold", usage)? as f32,
             balance_usage: above_0("--balance-token-usage-threshold", spread)? as f32,
             wait: wait(flags)?,
+            scoring: scoring(flags)?,
         },
+        kind: index(flags)?,
         max_size: size("--max-tree-size", flags.max_tree_size)?,
         page: size("--block-size", flags.block_size)?,
         ..CacheParams::DEFAULT
+    })
+}
+
+fn scoring(flags: &PlacementFlags) -> Meant<Scoring> {
+    let or_more = |flag, value| fraction(flag, value, |value| value >= 0.0, "0 or more");
+    Ok(Scoring {
+        decay: or_more("--overlap-decay", flags.overlap_decay)?,
+        temperature: or_more("--selection-temperature", flags.selection_temperature)?,
+    })
+}
+
+/// Seconds that the hash index remembers what nobody uses, unless told otherwise.
+const CACHE_TTL_SECS: u32 = 180;
+
+fn index(flags: &PlacementFlags) -> Meant<CacheIndex> {
+    let ttl = flags.cache_ttl_secs.map(|secs| count("--cache-ttl-secs", secs)).transpose()?;
+    let boundaries = boundaries(flags)?;
+    match (flags.cache_index, ttl) {
+        (IndexChoice::Hash, _) if boundaries == Boundaries::NONE => {
+            let why = "needs --cache-boundaries: the token positions at which engines keep state";
+            Err(Complaint::about("--cache-index", "hash", why))
+        }
+        (IndexChoice::Hash, ttl) => {
+            Ok(CacheIndex::Hash { boundaries, ttl_secs: ttl.unwrap_or(CACHE_TTL_SECS) })
+        }
+        (IndexChoice::Tree, Some(ttl)) => {
+            let why =
+                "a tree forgets by --max-tree-size; add --cache-index hash, or leave this out";
+            Err(Complaint::about("--cache-ttl-secs", ttl, why))
+        }
+        (IndexChoice::Tree, None) => Ok(CacheIndex::Tree),
+    }
+}
+
+fn boundaries(flags: &PlacementFlags) -> Meant<Boundaries> {
+    let typed = &flags.cache_boundaries;
+    let flag = "--cache-boundaries";
+    let positions = typed.iter().map(|at| count(flag, *at)).collect::<Meant<Vec<_>>>()?;
+    Boundaries::new(&positions).ok_or_else(|| {
+        let all: Vec<String> = typed.iter().map(ToString::to_string).collect();
+        let why = format!("expected ascending positions, at most {}", Boundaries::MOST);
+        Complaint::about(flag, all.join(","), why)
     })
 }
 

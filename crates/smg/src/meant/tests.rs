@@ -1,7 +1,7 @@
 use super::*;
 use crate::flags::{Cli, Command};
 use clap::Parser as _;
-use smg_gateway::settings::PolicyName;
+use smg_gateway::settings::{CacheIndex, PolicyName};
 
 fn meant(typed: &str) -> Result<Settings, Complaint> {
     let args = ["smg", "launch"].into_iter().chain(typed.split_whitespace());
@@ -32,6 +32,7 @@ fn aliases_and_equals_signs_mean_the_same() {
     let typed = "--policy=random --sticky-sessions --sticky-key-idle-secs=7 --eviction-interval-secs 8 --worker-urls=http://a --worker-urls http://b";
     let settings = meant(typed).unwrap();
     assert_eq!(settings.workers.len(), 2);
+    assert!(settings.sticky.key_override);
     let eviction = settings.sticky.eviction.unwrap();
     assert_eq!((eviction.max_idle_secs, eviction.interval.as_secs()), (7, 8));
 }
@@ -65,6 +66,7 @@ const REFUSED: &[&str] = &[
     "--prometheus-duration-buckets nan",
     "--request-id-headers b@d",
     "--routing-key-headers x-fine na:me",
+    "--routing-key-headers na:me --routing-key-override",
     "--worker-urls w1:8000",
     "--worker-urls ftp://w1",
     "--worker-urls http://169.254.169.254",
@@ -131,6 +133,17 @@ const REFUSED: &[&str] = &[
     "--prefix-hash-balance-abs-threshold -1",
     "--bucket-adjust-interval-secs 0",
     "--bucket-adjust-interval-secs 4294967296",
+    "--overlap-decay -0.1",
+    "--overlap-decay inf",
+    "--selection-temperature -1",
+    "--selection-temperature nan",
+    "--cache-index hash",
+    "--cache-boundaries 0",
+    "--cache-boundaries 8,8",
+    "--cache-boundaries 8,4",
+    "--cache-boundaries 4294967296",
+    "--cache-ttl-secs 60",
+    "--cache-ttl-secs 0",
     "--balance-abs-threshold -1",
     "--balance-rel-threshold 0.5",
     "--max-buffered-total-bytes -1",
@@ -328,4 +341,28 @@ fn certificates_and_keys_are_tried_at_start() {
         let Err(Complaint(said)) = meant(typed) else { panic!("{at_fault} was accepted") };
         assert!(said.starts_with(at_fault) && !said.contains("BEGIN PRIVATE"), "{said}");
     }
+}
+
+#[test]
+fn an_index_of_heads_is_what_its_flags_say() {
+    let kind = |typed: &str| meant(typed).map(|settings| settings.placement.cache.kind);
+    let hash = "--cache-index hash --cache-boundaries";
+    let boundaries = |at: &[u32]| smg_gateway::settings::Boundaries::new(at).unwrap();
+    for (typed, at, ttl_secs) in [
+        (format!("{hash} 1024,4096"), &[1024, 4096][..], 180),
+        (format!("{hash} 8 16 --cache-ttl-secs 60"), &[8, 16], 60),
+    ] {
+        let wanted = CacheIndex::Hash { boundaries: boundaries(at), ttl_secs };
+        assert_eq!(kind(&typed).unwrap(), wanted, "{typed}");
+        let prefix = meant(&typed).unwrap().placement.prefix;
+        assert_eq!(prefix.boundaries, boundaries(at));
+    }
+    assert_eq!(kind("").unwrap(), CacheIndex::Tree);
+    let Err(Complaint(said)) = kind("--cache-index hash") else { panic!("accepted") };
+    assert!(said.contains("--cache-boundaries"), "{said}");
+    let Err(Complaint(said)) = kind("--cache-ttl-secs 60") else { panic!("accepted") };
+    assert!(said.contains("--cache-index hash"), "{said}");
+    let knobs = meant("--overlap-decay 0.5 --selection-temperature 2").unwrap();
+    let scoring = knobs.placement.cache.rules.scoring;
+    assert_eq!((scoring.decay, scoring.temperature), (0.5, 2.0));
 }

@@ -135,6 +135,20 @@ impl Chain {
         Self { units, blocks, tails }
     }
 
+    /// A link for each of these lengths, which ascend and lie within the prompt.
+    pub(super) fn at(prompt: Prompt<'_>, lengths: &[u32], hashing: &Hashing) -> Self {
+        let mut reader = Reader::new(prompt);
+        let (mut above, mut from) = (ROOT, 0);
+        let link = |to: &u32| {
+            let to = *to as usize;
+            above = hashing.link(above, Level::Block, reader.bytes(from, to));
+            from = to;
+            above
+        };
+        let blocks = lengths.iter().map(link).collect();
+        Self { units: Reader::new(prompt).units(), blocks, tails: SmallVec::new() }
+    }
+
     /// How many links there are.
     pub(super) fn len(&self) -> usize {
         self.blocks.len() + self.tails.len()

@@ -12,8 +12,10 @@ use rand::Rng;
 use smallvec::SmallVec;
 
 use super::Holders;
-use crate::fleet::{Worker, WorkerId};
-use crate::place::{Branch, Candidates, Estimate, ExpectedWait, Proposal, Wait, least_among};
+use super::costs::Costs;
+use super::score::{Prompt, Scoring};
+use crate::fleet::Worker;
+use crate::place::{Branch, Candidates, ExpectedWait, Proposal, least_among};
 
 /// A new conversation is expected to bring this many prompts of mean length.
 const PROMPTS_A_CONVERSATION: u32 = 4;
@@ -34,6 +36,8 @@ pub struct Rules {
     pub balance_usage: f32,
     /// What waiting is measured by.
     pub wait: ExpectedWait,
+    /// What else than the longest match counts among holders.
+    pub scoring: Scoring,
 }
 
 impl Rules {
@@ -49,6 +53,7 @@ impl Rules {
             default_throughput: 2000.0,
             mean_prefill_tokens: 1024,
         },
+        scoring: Scoring::OFF,
     };
 }
 
@@ -93,6 +98,10 @@ impl Known<'_> {
     fn share(&self, units: usize) -> f32 {
         if self.units == 0 { 0.0 } else { units as f32 / self.units as f32 }
     }
+
+    fn prompt(&self) -> Prompt {
+        Prompt { units: self.units, tokens: self.units as f64 / self.units_a_token }
+    }
 }
 
 impl Rules {
@@ -113,12 +122,11 @@ impl Rules {
             return Proposal { matched: Some(0.0), ..Proposal::by(Branch::Spill, Some(at)) };
         }
         let bound = known.own && known.share(known.matched) > self.threshold;
-        if bound && let Some(at) = least_busy(&(known.deepest)(), candidates, dice) {
-            return self.unless_too_busy(at, known.share(known.matched), candidates, dice);
+        if bound && let Some((at, share)) = self.home(known, candidates, dice) {
+            return self.unless_too_busy(at, share, candidates, dice);
         }
         let shared = (known.shared)();
-        let mut costs = Costs::new(self, known, &shared, candidates);
-        let Some(at) = candidates.least(|worker| costs.of(worker), dice) else {
+        let Some(at) = Costs::new(self, known, &shared, candidates).least(dice) else {
             return Proposal::by(Branch::NoHealthyWorkers, None);
         };
         let share = candidates.worker(at).map_or(0.0, |worker| {
@@ -130,6 +138,45 @@ impl Rules {
         }
         let branch = if bound { Branch::Spill } else { Branch::ExpectedWaitFallback };
         Proposal { matched: Some(share), ..Proposal::by(branch, Some(at)) }
+    }
+
+    /// Where a conversation goes on: the holder of the deepest match with the least in flight,
+    /// unless something else counts too.
+    fn home(
+        &self,
+        known: &Known<'_>,
+        candidates: &Candidates<'_>,
+        dice: &mut dyn Rng,
+    ) -> Option<(usize, f32)> {
+        if !self.scoring.counts() {
+            let at = least_busy(&(known.deepest)(), candidates, dice)?;
+            return Some((at, known.share(known.matched)));
+        }
+        let scored = self.scoring.choose(&(known.shared)(), &known.prompt(), candidates, dice)?;
+        (scored.score > f64::from(self.threshold)).then_some((scored.at, scored.share))
+    }
+
+    /// Chooses by heads alone: a holder of the longest one that has an available holder, however
+    /// much of the prompt that is; else the shortest expected wait.
+    pub(super) fn choose_head(
+        &self,
+        known: &Known<'_>,
+        candidates: &Candidates<'_>,
+        dice: &mut dyn Rng,
+    ) -> Proposal {
+        if let Some(at) = self.under_pressure(candidates, dice) {
+            return Proposal { matched: Some(0.0), ..Proposal::by(Branch::Spill, Some(at)) };
+        }
+        let shared = (known.shared)();
+        if let Some(scored) = self.scoring.choose(&shared, &known.prompt(), candidates, dice) {
+            return self.unless_too_busy(scored.at, scored.share, candidates, dice);
+        }
+        let waits = self.wait.among(candidates.available().map(|(_, worker)| worker));
+        let branch = if shared.is_empty() { Branch::ExpectedWaitFallback } else { Branch::Spill };
+        match candidates.least(|worker| waits.at(worker), dice) {
+            Some(at) => Proposal { matched: Some(0.0), ..Proposal::by(branch, Some(at)) },
+            None => Proposal::by(Branch::NoHealthyWorkers, None),
+        }
     }
 
     /// When caches are too full, or too unevenly full, no match counts: the least loaded of those
@@ -187,82 +234,4 @@ fn least_busy(holders: &Holders, candidates: &Candidates<'_>, dice: &mut dyn Rng
         Some((at, candidates.worker(at)?))
     });
     least_among(available, Worker::in_flight, dice)
-}
-
-/// What a prompt would cost on each worker, in seconds. Ask in the order of their ids.
-struct Costs<'a> {
-    waits: Estimate,
-    known: &'a Known<'a>,
-    /// Lengths and their holders, less those that have been passed.
-    ahead: SmallVec<[(usize, &'a [WorkerId]); 4]>,
-    tokens: f64,
-    tokens_a_unit: f64,
-    /// The least that any candidate is expected to have to do for conversations placed there.
-    floor: u32,
-    /// The most that counts of what a worker is expected to do beyond that.
-    most: u32,
-    /// What one token weighs, in seconds.
-    token: f64,
-}
-
-impl<'a> Costs<'a> {
-    fn new(
-        rules: &Rules,
-        known: &'a Known<'a>,
-        shared: &'a Shared,
-        candidates: &Candidates<'_>,
-    ) -> Self {
-        let tokens_a_unit = 1.0 / known.units_a_token;
-        let tokens = known.units as f64 * tokens_a_unit;
-        let mut floor = None;
-        let workers = candidates.available().map(|(_, worker)| {
-            let placed = worker.placed().tokens(known.now);
-            floor = Some(floor.map_or(placed, |least: u32| least.min(placed)));
-            worker
-        });
-        Self {
-            waits: rules.wait.among(workers),
-            known,
-            ahead: shared.iter().map(|(units, holders)| (*units, holders.as_slice())).collect(),
-            tokens,
-            tokens_a_unit,
-            floor: floor.unwrap_or(0),
-            // One conversation fewer is worth going to a worker that is a few requests busier just
-            // now. But one that is new or was away is far behind, and for that it may be let catch
-            // up at this price or that of reading the prompt anew and a little more, not of any
-            // queue.
-            most: (tokens as u32)
-                .saturating_add(rules.wait.mean_prefill_tokens)
-                .max(rules.conversation_tokens()),
-            token: 1.0 / rules.wait.default_throughput,
-        }
-    }
-
-    /// The whole as a wait.
-    #[inline]
-    fn of(&mut self, worker: &Worker) -> Wait {
-        let uncached = self.tokens - self.held(worker.id) as f64 * self.tokens_a_unit;
-        // A conversation that is at home already adds nothing to what is expected there.
-        let more = match self.known.own {
-            true => 0,
-            false => worker.placed().tokens(self.known.now).saturating_sub(self.floor),
-        };
-        let work = uncached + f64::from(more.min(self.most));
-        self.waits.at(worker).and(work * self.token)
-    }
-
-    /// Units of the prompt that a worker holds.
-    fn held(&mut self, worker: WorkerId) -> usize {
-        for (units, ahead) in &mut self.ahead {
-            while let Some((next, rest)) = ahead.split_first()
-                && *next <= worker
-            {
-                *ahead = rest;
-                if *next == worker {
-                    return *units;
-                }
-            }
-        }
-        0
-    }
 }

@@ -283,7 +283,7 @@ pub(super) fn cutoff(mut ages: Vec<(u32, usize)>, over: usize) -> u32 {
 
 /// Keys are keyed hashes already.
 #[derive(Debug, Default)]
-struct AsIs(u64);
+pub(super) struct AsIs(u64);
 
 impl Hasher for AsIs {
     fn write(&mut self, bytes: &[u8]) {

@@ -272,3 +272,129 @@ fn nothing_to_go_on_is_balanced_too() {
     }
     assert_eq!(seen, [10; 3]);
 }
+
+fn backlog(worker: &Worker, waiting_tokens: u32) {
+    // Fast enough that a queue is no reason by itself.
+    let report = Report { waiting_tokens, throughput: 1e9, ..Report::default() };
+    worker.load().set_report(Some(report));
+}
+
+#[test]
+fn a_decay_sends_a_conversation_from_a_long_backlog_to_who_holds_less() {
+    for (decay, stays) in [(0.0, true), (0.1, true), (5.0, false)] {
+        let scoring = Scoring { decay, ..Scoring::OFF };
+        let rules = Rules { scoring, ..Rules::default() };
+        let mut scene = Scene::new(3, Params { rules, ..Params::default() });
+        let system = scene.words(400);
+        let mut talk = format!("{system} {}", scene.words(200));
+        let (home, _) = scene.say(&talk);
+        let other = format!("{system} {}", scene.words(20));
+        let ask = Ask { prompt: Prompt::Text(&[&other]), ..Ask::default() };
+        scene.policy.commit(&ask, &scene.workers[(home + 1) % 3]);
+        talk.push_str(" and more");
+        scene.workers.iter().for_each(|worker| backlog(worker, 0));
+        assert_eq!(scene.propose(Prompt::Text(&[&talk])), (Some(home), Branch::TreeMatch));
+        // Three times the prompt waits there.
+        backlog(&scene.workers[home], 3 * 2400);
+        let (at, branch) = scene.propose(Prompt::Text(&[&talk]));
+        assert_eq!((at == Some(home), branch), (stays, Branch::TreeMatch), "{decay}");
+    }
+}
+
+#[test]
+fn a_temperature_shares_a_conversation_among_its_holders_and_nobody_else() {
+    for (temperature, most) in [(0.0, 0), (0.2, 80), (100.0, 260)] {
+        let scoring = Scoring { temperature, ..Scoring::OFF };
+        let rules = Rules { scoring, ..Rules::default() };
+        let mut scene = Scene::new(4, Params { rules, ..Params::default() });
+        let mut talk = scene.words(100);
+        let (home, _) = scene.say(&talk);
+        let half = talk.clone();
+        let second = (home + 1) % 4;
+        let ask = Ask { prompt: Prompt::Text(&[&half]), ..Ask::default() };
+        scene.policy.commit(&ask, &scene.workers[second]);
+        talk.push_str(&scene.words(70));
+        let ask = Ask { prompt: Prompt::Text(&[&talk]), ..Ask::default() };
+        scene.policy.commit(&ask, &scene.workers[home]);
+        let mut seen = [0; 4];
+        for _ in 0..400 {
+            seen[scene.propose(Prompt::Text(&[&talk])).0.unwrap()] += 1;
+        }
+        assert_eq!(seen[home] + seen[second], 400, "{temperature}: {seen:?}");
+        assert!(seen[second] <= most && (temperature == 0.0 || seen[second] > 0), "{seen:?}");
+    }
+}
+
+fn by_heads(count: u32, rules: Rules) -> Scene {
+    let boundaries = Boundaries::new(&[8, 64]).unwrap();
+    let kind = Kind::Hash { boundaries, ttl_secs: 10 };
+    Scene::new(count, Params { rules, kind, ..Params::default() })
+}
+
+#[test]
+fn by_heads_the_deepest_boundary_with_an_available_holder_decides() {
+    let mut scene = by_heads(4, Rules::default());
+    let long: Vec<u32> = (0..100).collect();
+    let (deep, branch) = scene.place(Prompt::Tokens(&long));
+    assert_eq!(branch, Branch::ExpectedWaitFallback);
+    let shallow = (deep + 1) % 4;
+    let ask = Ask { prompt: Prompt::Tokens(&long[..9]), ..Ask::default() };
+    scene.policy.commit(&ask, &scene.workers[shallow]);
+    // Eight tokens of ten thousand are enough: there is nowhere between to go on from.
+    let longest: Vec<u32> = (0..10_000).collect();
+    assert_eq!(scene.propose(Prompt::Tokens(&longest)), (Some(deep), Branch::TreeMatch));
+    scene.workers[deep].set_healthy(false);
+    assert_eq!(scene.propose(Prompt::Tokens(&longest)), (Some(shallow), Branch::TreeMatch));
+    scene.workers[shallow].set_healthy(false);
+    assert_eq!(scene.propose(Prompt::Tokens(&longest)).1, Branch::Spill);
+    scene.workers.iter().for_each(|worker| worker.set_healthy(false));
+    assert_eq!(scene.propose(Prompt::Tokens(&longest)), (None, Branch::NoHealthyWorkers));
+}
+
+#[test]
+fn by_heads_what_has_none_goes_where_the_wait_is_shortest() {
+    let mut scene = by_heads(3, Rules::default());
+    scene.workers[0].begin(None);
+    scene.workers[2].begin(None);
+    for prompt in [Prompt::Text(&["a text"]), Prompt::Tokens(&[1; 7]), Prompt::Unknown] {
+        for _ in 0..5 {
+            assert_eq!(scene.place(prompt), (1, Branch::ExpectedWaitFallback));
+        }
+    }
+    assert_eq!(scene.policy.held().links, 0);
+}
+
+#[test]
+fn by_heads_entries_expire_failures_are_undone_and_the_gate_spills() {
+    let mut scene = by_heads(2, Rules { abs: 2, rel: 1.5, ..Rules::default() });
+    let tokens = [7; 20];
+    let ask = Ask { prompt: Prompt::Tokens(&tokens), ..Ask::default() };
+    let receipt = scene.policy.commit(&ask, &scene.workers[0]);
+    assert_eq!(scene.propose(ask.prompt), (Some(0), Branch::TreeMatch));
+    scene.policy.undo(&ask, &scene.workers[0], receipt);
+    assert_eq!(scene.propose(ask.prompt).1, Branch::ExpectedWaitFallback);
+    scene.policy.learn(&ask, &scene.workers[0]);
+    for _ in 0..5 {
+        assert_eq!(scene.propose(ask.prompt), (Some(0), Branch::TreeMatch));
+        scene.workers[0].begin(None);
+    }
+    assert_eq!(scene.propose(ask.prompt), (Some(1), Branch::Spill));
+    scene.now = 10_000;
+    assert_eq!(scene.propose(ask.prompt), (Some(1), Branch::ExpectedWaitFallback));
+    scene.policy.sweep(scene.now);
+    assert_eq!(scene.policy.held().links, 0);
+}
+
+#[test]
+fn what_a_pin_decided_is_learned_and_moves_no_count() {
+    let mut scene = Scene::of(3);
+    let mut talk = scene.words(100);
+    scene.say(&talk);
+    for _ in 0..3 {
+        talk.push_str(&scene.words(300));
+        let ask = Ask { prompt: Prompt::Text(&[&talk]), ..Ask::default() };
+        scene.policy.learn(&ask, &scene.workers[2]);
+    }
+    talk.push_str(" and more");
+    assert_eq!(scene.propose(Prompt::Text(&[&talk])), (Some(2), Branch::TreeMatch));
+}

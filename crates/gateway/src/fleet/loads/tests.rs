@@ -80,6 +80,18 @@ async fn converse(fake: Arc<Fake>, mut socket: DuplexStream) {
 const CONNECTIONS: Connections =
     Connections { idle_timeout: None, max_idle: 1, connect_timeout: Duration::from_secs(10) };
 
+fn bodies() -> Bodies {
+    Bodies {
+        max_payload: 1 << 20,
+        max_buffered: 1 << 20,
+        max_buffered_total: None,
+        timeout: Duration::from_secs(60),
+        stall: None,
+        peek: 0,
+        model_selection: true,
+    }
+}
+
 fn settings(policy: PolicyName, always: bool) -> Settings {
     Settings {
         listen: "127.0.0.1:1".parse().unwrap(),
@@ -113,15 +125,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             snapshot: None,
         },
         admission: None,
-        bodies: Bodies {
-            max_payload: 1 << 20,
-            max_buffered: 1 << 20,
-            max_buffered_total: None,
-            timeout: Duration::from_secs(60),
-            stall: None,
-            peek: 0,
-            model_selection: true,
-        },
+        bodies: bodies(),
         clients: crate::settings::Clients {
             max_connections: 1024,
             max_header_bytes: 64 << 10,
