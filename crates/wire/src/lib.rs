@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod coding;
+pub mod chunked;
 pub mod cors;
 pub mod error;
 pub mod form;
