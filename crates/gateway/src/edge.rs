@@ -6,8 +6,8 @@ mod presence;
 mod tls;
 
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};

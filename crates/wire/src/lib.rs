@@ -8,6 +8,7 @@ pub mod chunked;
 pub mod cors;
 pub mod error;
 pub mod form;
+pub mod head;
 pub mod header;
 pub mod hint;
 pub mod json;
