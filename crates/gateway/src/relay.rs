@@ -217,9 +217,9 @@ impl ReplyBody {
         Self { kind: Kind::Elsewhere, call: None, permit: None, attending: None }
     }
 
-    /// Whether it is still coming.
-    pub(crate) const fn streams(&self) -> bool {
-        matches!(self.kind, Kind::Stream(_))
+    /// Whether it is a stream, and nothing else on its client's connection is still coming.
+    pub(crate) fn streams(&self) -> bool {
+        matches!(&self.kind, Kind::Stream(relay) if relay.exchange.is_asked())
     }
 
     /// Keeps the client's connection busy.

@@ -3,8 +3,8 @@
 #![warn(missing_docs)]
 
 pub mod access;
-pub mod coding;
 pub mod chunked;
+pub mod coding;
 pub mod cors;
 pub mod error;
 pub mod form;

@@ -29,11 +29,17 @@ pub(super) struct Hearing {
 }
 
 impl Hearing {
-    /// Before a request: nothing is heard yet, and what follows the head of its answer is held back.
+    /// Before a request: nothing is heard yet.
     pub(super) fn listen_anew(&self) {
         self.heard.store(false, Ordering::Relaxed);
         self.headed.store(false, Ordering::Relaxed);
-        self.holding.store(true, Ordering::Relaxed);
+    }
+
+    /// Holds back what will follow the head of the answer, if none of it has come.
+    pub(super) fn hold(&self) {
+        if !self.heard() {
+            self.holding.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Lets everything through.

@@ -84,7 +84,7 @@ async fn attempt(
     message: &mut Message<'_>,
     deadline: &mut Deadline,
 ) -> Result<(Parts, Incoming, Box<Link>), Failed> {
-    let body = message.body;
+    let (body, upload) = (message.body, message.upload.clone());
     let failed = |fault, heard| Failed { fault, heard, body, resent: false };
     let mut link = match link {
         Some(link) => link,
@@ -103,6 +103,10 @@ async fn attempt(
     link.listen_anew();
     let mut answer = pin!(link.sender.send_request((message.write)()));
     let answered = poll_fn(|cx| {
+        // An answer to half a request is hyper's, which has the other half to write.
+        if !upload.as_ref().is_some_and(Upload::is_going) {
+            link.hold();
+        }
         let over = link.poll_drive(cx).is_ready();
         match answer.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(answer.map_err(|error| {
@@ -197,6 +201,11 @@ impl Exchange {
                 Poll::Ready(None)
             }
         }
+    }
+
+    /// Whether the request has been sent whole.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.upload.as_ref().is_none_or(|upload| !upload.is_going() && upload.fault().is_none())
     }
 
     /// Whether the answer has ended and was whole.

@@ -207,10 +207,15 @@ impl Link {
         if self.over { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Before a new request: forgets what was heard so far, and holds back what will follow the head
-    /// of its answer until [`Self::release`] or [`Self::into_ears`].
+    /// Forgets what was heard so far, before a new request.
     pub(super) fn listen_anew(&self) {
         self.hearing.listen_anew();
+    }
+
+    /// Holds back what will follow the head of the answer until [`Self::release`] or
+    /// [`Self::into_ears`].
+    pub(super) fn hold(&self) {
+        self.hearing.hold();
     }
 
     /// Lets hyper read on.
