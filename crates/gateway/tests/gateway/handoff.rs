@@ -236,3 +236,30 @@ async fn a_burst_leaves_in_few_chunks() {
     assert_eq!(String::from_utf8(body).unwrap(), all.concat());
     assert!(chunks <= 10, "{chunks} chunks");
 }
+
+/// The answer may begin while the client is still uploading: both connections stay with hyper then.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_begins_within_an_upload_takes_no_connection() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |settings| {
+        settings.bodies.model_selection = false;
+        settings.bodies.stall = None;
+    })
+    .await;
+    let early = Script::deaf().say(events_head()).say(chunked("data: 1\n\n"));
+    w.next(early.read().say(chunked("data: 2\n\n")).say("0\r\n\r\n"));
+    let mut client = rig.client();
+    let request = ask(CHAT_STREAM);
+    let (first, second) = request.split_at(request.len() - 5);
+    client.send(first).await;
+    client.head().await;
+    assert_eq!(client.chunk().await.as_deref(), Some(&b"data: 1\n\n"[..]));
+    client.send(second).await;
+    assert_eq!(client.reply_body().await, "data: 2\n\n");
+    assert_eq!(w.last().body, CHAT_STREAM.as_bytes());
+    // A body that flowed and has ended is no hindrance.
+    w.next(slow_stream());
+    assert_eq!(client.post(PATH, &[], CHAT_STREAM).await.text(), "data: 1\n\n");
+    assert_eq!(client.post(PATH, &[], CHAT).await.status, 200);
+    rig.is_at_rest().await;
+}
