@@ -1,20 +1,23 @@
 //! The client's side: accepting connections, admitting requests, answering.
 
+mod handoff;
 mod patience;
 mod presence;
 mod tls;
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Request, Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::TokioIo;
 use rand::RngExt as _;
 use rand::distr::Alphanumeric;
@@ -25,6 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::OwnedSemaphorePermit;
 
+use self::handoff::{Handed, Left, Slot, Terms};
 use self::patience::{Patience, Patient};
 pub(crate) use self::presence::Attending;
 use self::presence::Presence;
@@ -111,7 +115,7 @@ async fn converse(
 ) {
     // Who comes while the gateway leaves gets one answer, and does not hold it up.
     let late = gw.drain.draining();
-    let drain = (!late).then(|| gw.drain.watch());
+    let mut drain = (!late).then(|| gw.drain.watch());
     let clients = gw.settings.clients;
     let patience = Patience {
         write: gw.limits.request_timeout,
@@ -119,49 +123,101 @@ async fn converse(
         idle: clients.idle_timeout,
     };
     let presence = Arc::new(Presence::default());
-    let socket = Patient::new(socket, patience, Arc::clone(&presence));
-    let busy = Arc::clone(&presence);
-    let service = service_fn(move |request| {
-        let (gw, presence) = (Arc::clone(&gw), Arc::clone(&presence));
-        let attending = presence.begin();
-        async move {
-            let reply = greet(&gw, request, peer).await;
-            if reply.extensions().get::<Unread>().is_some() {
-                presence.leave_unread();
-            }
-            Ok::<_, Infallible>(reply.map(|body| body.attended(attending)))
-        }
-    });
-    let mut connection = pin!(
-        http1::Builder::new()
+    let mut socket = Patient::new(socket, patience, Arc::clone(&presence));
+    // One turn for each stream, and the last until the connection ends.
+    loop {
+        let slot = Slot::default();
+        let service = service_fn(|request| attend(&gw, request, peer, (&presence, &slot)));
+        let connection = http1::Builder::new()
             .half_close(false)
             .header_read_timeout(None)
             .max_buf_size(clients.max_header_bytes)
             .keep_alive(!late)
-            .serve_connection(TokioIo::new(socket), service)
-    );
-    let served = match drain {
-        None => connection.await,
-        Some(mut drain) => tokio::select! {
-            // First what has already arrived: a request that came before the signal is answered.
-            biased;
-            served = connection.as_mut() => served,
-            () = drain.begun() => {
-                connection.as_mut().graceful_shutdown();
-                // Half a head holds nobody up: only what is being answered is waited for.
-                let head = patience.head.unwrap_or(Duration::MAX);
-                loop {
-                    match tokio::time::timeout(head, connection.as_mut()).await {
-                        Ok(served) => break served,
-                        Err(_) if busy.busy() => {}
-                        Err(_) => break Ok(()),
-                    }
+            .serve_connection(TokioIo::new(socket), service);
+        let mut turn = Turn { connection, slot: &slot, presence: &presence };
+        let ended = match &mut drain {
+            None => poll_fn(|cx| turn.poll(cx)).await,
+            Some(drain) => tokio::select! {
+                // First what has already arrived: a request that came before the signal is answered.
+                biased;
+                ended = poll_fn(|cx| turn.poll(cx)) => ended,
+                () = drain.begun() => turn.leave(patience.head).await,
+            },
+        };
+        let Some(handed) = ended else { return };
+        let parts = turn.connection.into_parts();
+        socket = parts.io.into_inner();
+        let goes_on = handed.goes_on;
+        let left = handoff::relay(&mut socket, parts.read_buf, handed).await;
+        let Left::Whole(early) = left else { return };
+        if !goes_on || gw.drain.draining() {
+            let _ = poll_fn(|cx| Pin::new(&mut socket).poll_shutdown(cx)).await;
+            return;
+        }
+        socket.unread(early);
+    }
+}
+
+/// Answers one request, unless its answer is a stream: that waits for the connection.
+async fn attend(
+    gw: &Arc<Gateway>,
+    request: Request<Incoming>,
+    peer: IpAddr,
+    (presence, slot): (&Arc<Presence>, &Slot),
+) -> Result<Reply, Infallible> {
+    let attending = presence.begin();
+    let terms = Terms::of(&request);
+    let reply = greet(gw, request, peer).await;
+    if reply.extensions().get::<Unread>().is_some() {
+        presence.leave_unread();
+    }
+    Ok(slot.keep(reply.map(|body| body.attended(attending)), terms))
+}
+
+/// hyper's turn on a connection.
+struct Turn<'a, S, F>
+where
+    F: HttpService<Incoming>,
+{
+    connection: http1::Connection<TokioIo<Patient<S>>, F>,
+    slot: &'a Slot,
+    presence: &'a Presence,
+}
+
+impl<S, F> Turn<'_, S, F>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    F: HttpService<Incoming, ResBody = ReplyBody, Error = Infallible>,
+{
+    /// Ready when the connection has ended, or with a stream whose head is written.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Handed>> {
+        match Pin::new(&mut self.connection).poll(cx) {
+            Poll::Ready(served) => {
+                if let Err(error) = served {
+                    tracing::debug!(%error, "client connection ended early");
                 }
+                Poll::Ready(None)
             }
-        },
-    };
-    if let Err(error) = served {
-        tracing::debug!(%error, "client connection ended early");
+            Poll::Pending if self.presence.owing() => Poll::Pending,
+            Poll::Pending => match self.slot.take() {
+                Some(handed) => Poll::Ready(Some(handed)),
+                None => Poll::Pending,
+            },
+        }
+    }
+
+    /// Ends with the answer that is on its way. Half a head holds nobody up: only what is being
+    /// answered is waited for.
+    async fn leave(&mut self, head: Option<Duration>) -> Option<Handed> {
+        Pin::new(&mut self.connection).graceful_shutdown();
+        loop {
+            let turn = poll_fn(|cx| self.poll(cx));
+            match tokio::time::timeout(head.unwrap_or(Duration::MAX), turn).await {
+                Ok(ended) => return ended,
+                Err(_) if self.presence.busy() => {}
+                Err(_) => return None,
+            }
+        }
     }
 }
 

@@ -104,6 +104,8 @@ pub(crate) struct ReplyBody {
 enum Kind {
     Whole(Bytes),
     Stream(Box<Relay>),
+    /// Somebody else passes it on.
+    Elsewhere,
 }
 
 /// An event stream between worker and client.
@@ -210,6 +212,16 @@ impl ReplyBody {
         Self { kind: Kind::Stream(Box::new(relay)), call: None, permit: None, attending: None }
     }
 
+    /// Stands for a body that somebody else passes on.
+    pub(crate) const fn elsewhere() -> Self {
+        Self { kind: Kind::Elsewhere, call: None, permit: None, attending: None }
+    }
+
+    /// Whether it is a stream, and nothing else on its client's connection is still coming.
+    pub(crate) fn streams(&self) -> bool {
+        matches!(&self.kind, Kind::Stream(relay) if relay.exchange.is_asked())
+    }
+
     /// Keeps the client's connection busy.
     pub(crate) fn attended(mut self, attending: Attending) -> Self {
         self.attending = Some(attending);
@@ -241,6 +253,7 @@ impl Body for ReplyBody {
             Kind::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Kind::Stream(relay) => relay.poll_frame(cx),
+            Kind::Elsewhere => Poll::Pending,
         }
     }
 
@@ -251,7 +264,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Stream(_) => SizeHint::default(),
+            Kind::Stream(_) | Kind::Elsewhere => SizeHint::default(),
         }
     }
 }

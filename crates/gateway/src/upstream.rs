@@ -2,10 +2,12 @@
 
 mod deadline;
 mod dial;
+mod ears;
 mod exchange;
 mod origin;
 mod outgoing;
 mod pool;
+mod stream;
 mod tls;
 
 pub(crate) use deadline::Deadline;

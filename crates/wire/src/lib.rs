@@ -3,10 +3,12 @@
 #![warn(missing_docs)]
 
 pub mod access;
+pub mod chunked;
 pub mod coding;
 pub mod cors;
 pub mod error;
 pub mod form;
+pub mod head;
 pub mod header;
 pub mod hint;
 pub mod json;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
@@ -40,6 +41,8 @@ pub(super) struct Patient<S> {
     socket: S,
     patience: Patience,
     presence: Arc<Presence>,
+    /// What was read too early, and is read again first.
+    early: Bytes,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
     /// Started once and set anew only when it fires too early, so that a busy connection never
@@ -62,11 +65,12 @@ struct Linger {
 }
 
 impl<S: AsyncWrite + Unpin> Patient<S> {
-    pub(super) const fn new(socket: S, patience: Patience, presence: Arc<Presence>) -> Self {
+    pub(super) fn new(socket: S, patience: Patience, presence: Arc<Presence>) -> Self {
         Self {
             socket,
             patience,
             presence,
+            early: Bytes::new(),
             waiting: None,
             lull: None,
             seen: 0,
@@ -74,6 +78,11 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
             idle_since: None,
             linger: None,
         }
+    }
+
+    /// Puts back what was read before its turn.
+    pub(super) fn unread(&mut self, early: Bytes) {
+        self.early = early;
     }
 
     fn bound<T>(
@@ -136,6 +145,15 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Patient<S> {
+    fn poll_socket(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.early.is_empty() {
+            return Pin::new(&mut self.socket).poll_read(cx, buf);
+        }
+        let take = self.early.len().min(buf.remaining());
+        buf.put_slice(&self.early.split_to(take));
+        Poll::Ready(Ok(()))
+    }
+
     /// Ends our side, then reads and forgets what the client still says.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.linger.is_none() {
@@ -164,7 +182,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Patient<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = Pin::new(&mut self.socket).poll_read(cx, buf);
+        let read = self.poll_socket(cx, buf);
         if self.patience.head.is_none() && self.patience.idle.is_none() {
             return read;
         }
@@ -190,6 +208,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.presence.owe(true);
         let wrote = Pin::new(&mut self.socket).poll_write(cx, bytes);
         self.bound(cx, wrote)
     }
@@ -199,6 +218,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.presence.owe(true);
         let wrote = Pin::new(&mut self.socket).poll_write_vectored(cx, slices);
         self.bound(cx, wrote)
     }
@@ -210,6 +230,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Of TLS a record may be left over here that the client does not take.
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        if flushed.is_ready() {
+            self.presence.owe(false);
+        }
         self.bound(cx, flushed)
     }
 

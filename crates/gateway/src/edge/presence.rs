@@ -9,6 +9,7 @@ pub(super) struct Presence {
     begun: AtomicU32,
     busy: AtomicBool,
     unread: AtomicBool,
+    owing: AtomicBool,
 }
 
 /// Held by a request until its answer has ended.
@@ -36,6 +37,16 @@ impl Presence {
     /// An upload was refused that its client may still be sending.
     pub(super) fn leave_unread(&self) {
         self.unread.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether bytes were written that may not all have gone out.
+    pub(super) fn owe(&self, owing: bool) {
+        self.owing.store(owing, Ordering::Relaxed);
+    }
+
+    /// Whether that is so: whoever writes still holds the rest.
+    pub(super) fn owing(&self) -> bool {
+        self.owing.load(Ordering::Relaxed)
     }
 
     /// Whether that is so.

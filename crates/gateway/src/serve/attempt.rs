@@ -204,6 +204,7 @@ async fn relay(
     };
     let body = if streams {
         let ticket = Ticket::answered(lease, status, waits).noting(notes);
+        let exchange = exchange.streamed(&head);
         ReplyBody::stream(Relay::new(exchange, ticket, inference.dialect))
     } else {
         match exchange.collect(gw.limits.bodies.max_payload).await {

@@ -4,7 +4,7 @@
 use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,19 +17,27 @@ use smg_decide::retry::{Failed, Fault, resend};
 
 use super::deadline::Deadline;
 use super::pool::Link;
+use super::stream::Stream;
 use super::{Outgoing, Pool};
 use crate::body::Upload;
 
 /// An answer whose head has come and whose body is on its way.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    body: Incoming,
-    /// Gone once the body has ended.
-    link: Option<Box<Link>>,
+    rest: Rest,
     pool: Arc<Pool>,
     deadline: Deadline,
     /// The request's body, if it was still coming when it was sent.
     upload: Option<Upload>,
+}
+
+/// Who reads the body.
+#[derive(Debug)]
+enum Rest {
+    Hyper(Incoming, Box<Link>),
+    Bare(Box<Stream>),
+    /// Nobody: it has ended.
+    Over,
 }
 
 /// Sends a request and waits for the head of its answer; `resent` is called when the message had to
@@ -52,7 +60,7 @@ pub(crate) async fn send(
     let upload = message.upload.take();
     let (parts, body, link) = sent.map_err(|failed| blamed(upload.as_ref(), failed.fault))?;
     let pool = Arc::clone(pool);
-    Ok((parts, Exchange { body, link: Some(link), pool, deadline, upload }))
+    Ok((parts, Exchange { rest: Rest::Hyper(body, link), pool, deadline, upload }))
 }
 
 /// Whose fault a failed send is: a client that breaks off its upload ends the worker's connection.
@@ -76,7 +84,7 @@ async fn attempt(
     message: &mut Message<'_>,
     deadline: &mut Deadline,
 ) -> Result<(Parts, Incoming, Box<Link>), Failed> {
-    let body = message.body;
+    let (body, upload) = (message.body, message.upload.clone());
     let failed = |fault, heard| Failed { fault, heard, body, resent: false };
     let mut link = match link {
         Some(link) => link,
@@ -95,6 +103,10 @@ async fn attempt(
     link.listen_anew();
     let mut answer = pin!(link.sender.send_request((message.write)()));
     let answered = poll_fn(|cx| {
+        // An answer to half a request is hyper's, which has the other half to write.
+        if !upload.as_ref().is_some_and(Upload::is_going) {
+            link.hold();
+        }
         let over = link.poll_drive(cx).is_ready();
         match answer.as_mut().poll(cx) {
             Poll::Ready(answer) => Poll::Ready(answer.map_err(|error| {
@@ -129,27 +141,53 @@ async fn within<T>(deadline: &mut Deadline, work: impl Future<Output = T>) -> Re
 }
 
 impl Exchange {
+    /// Reads on without hyper where that can be done: for an answer that comes piece by piece.
+    pub(crate) fn streamed(mut self, head: &Parts) -> Self {
+        self.rest = match self.rest {
+            Rest::Hyper(body, link) => match Stream::take(head, link) {
+                Ok(stream) => Rest::Bare(stream),
+                Err(link) => Rest::Hyper(body, link),
+            },
+            rest => rest,
+        };
+        self
+    }
+
     /// The next frame of the answer; `None` at its end, when the connection is back in the pool.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
-        let Some(link) = &mut self.link else { return Poll::Ready(None) };
+        if self.is_over() {
+            return Poll::Ready(None);
+        }
         // Asked first: a worker that is always ahead of its client never lets this be pending.
         if self.deadline.poll(cx).is_ready() {
             return self.broke(Fault::Timeout);
         }
-        let over = link.poll_drive(cx).is_ready();
-        let frame = match Pin::new(&mut self.body).poll_frame(cx) {
-            Poll::Ready(frame) => frame,
-            Poll::Pending if over => return self.broke(Fault::Body),
-            Poll::Pending => return Poll::Pending,
+        let (frame, over) = match &mut self.rest {
+            Rest::Hyper(body, link) => {
+                link.release();
+                let over = link.poll_drive(cx).is_ready();
+                let frame = match Pin::new(&mut *body).poll_frame(cx) {
+                    Poll::Ready(frame) => frame.map(|frame| frame.map_err(|e| e.to_string())),
+                    Poll::Pending if over => return self.broke(Fault::Body),
+                    Poll::Pending => return Poll::Pending,
+                };
+                // The server stops asking once it has written a whole Content-Length, so the end
+                // is taken from the body's own word.
+                (frame, body.is_end_stream())
+            }
+            Rest::Bare(stream) => {
+                let data = ready!(stream.poll_data(cx));
+                let data = data.map_err(str::to_owned).transpose();
+                (data.map(|data| data.map(Frame::data)), stream.is_over())
+            }
+            Rest::Over => (None, true),
         };
         match frame {
             Some(Ok(frame)) => {
-                // The server stops asking once it has written a whole Content-Length, so the end
-                // is taken from the body's own word.
-                if self.body.is_end_stream() {
+                if over {
                     self.finish(cx);
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -165,9 +203,14 @@ impl Exchange {
         }
     }
 
+    /// Whether the request has been sent whole.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.upload.as_ref().is_none_or(|upload| !upload.is_going() && upload.fault().is_none())
+    }
+
     /// Whether the answer has ended and was whole.
     pub(crate) const fn is_over(&self) -> bool {
-        self.link.is_none()
+        matches!(self.rest, Rest::Over)
     }
 
     /// Reads the whole answer, at most `limit` bytes of it.
@@ -193,16 +236,24 @@ impl Exchange {
     }
 
     fn broke(&mut self, fault: Fault) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
-        self.link = None;
+        self.rest = Rest::Over;
         Poll::Ready(Some(Err(blamed(self.upload.as_ref(), fault))))
     }
 
     fn finish(&mut self, cx: &mut Context<'_>) {
-        if let Some(mut link) = self.link.take()
-            // One more turn lets the connection see that it is idle again.
-            && link.poll_drive(cx).is_pending()
-        {
-            self.pool.put(link);
+        match std::mem::replace(&mut self.rest, Rest::Over) {
+            Rest::Hyper(_, mut link) => {
+                // One more turn lets the connection see that it is idle again.
+                if link.poll_drive(cx).is_pending() {
+                    self.pool.put(link);
+                }
+            }
+            Rest::Bare(stream) => {
+                if let Some(ears) = stream.into_ears() {
+                    self.pool.put_bare(ears, cx);
+                }
+            }
+            Rest::Over => {}
         }
     }
 }

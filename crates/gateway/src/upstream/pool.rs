@@ -3,9 +3,9 @@
 //! A connection has no task of its own: whoever holds the [`Link`] drives it. An idle one is not
 //! driven at all; whether the worker has closed it meanwhile shows when it is taken out again.
 
+use std::future::Future as _;
 use std::io;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use http::HeaderValue;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use prometheus::IntGauge;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use super::{Dial, Origin, Outgoing, Socket};
+use super::ears::{Ears, Hearing};
+use super::{Dial, Origin, Outgoing};
 use crate::edge::MAX_HELD_BYTES;
 use crate::settings::Connections;
 
@@ -51,7 +51,7 @@ struct Idle {
 pub(crate) struct Link {
     pub(super) sender: http1::SendRequest<Outgoing>,
     connection: http1::Connection<TokioIo<Ears>, Outgoing>,
-    heard: Arc<AtomicBool>,
+    hearing: Arc<Hearing>,
     over: bool,
 }
 
@@ -133,14 +133,18 @@ impl Pool {
         let socket = tokio::time::timeout(timeout, dialled).await.map_err(|_| {
             io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))
         })??;
-        let heard = Arc::new(AtomicBool::new(false));
-        let ears = Ears { socket, heard: Arc::clone(&heard), _open: Counted::new(&self.open) };
-        let (sender, connection) = http1::Builder::new()
-            .max_buf_size(MAX_HELD_BYTES)
-            .handshake(TokioIo::new(ears))
-            .await
-            .map_err(io::Error::other)?;
-        Ok(Box::new(Link { sender, connection, heard, over: false }))
+        Link::over(Ears::new(socket, &self.open)).await
+    }
+
+    /// Puts a socket back on which an answer was read without hyper.
+    pub(super) fn put_bare(&self, ears: Ears, cx: &mut Context<'_>) {
+        // hyper has nothing to wait for before it speaks; one that had would lose this socket.
+        if let Poll::Ready(Ok(mut link)) = pin!(Link::over(ears)).poll(cx)
+            // One turn lets the connection see that it is idle.
+            && link.poll_drive(cx).is_pending()
+        {
+            self.put(link);
+        }
     }
 
     /// Closes connections that have been idle for too long.
@@ -185,6 +189,17 @@ impl Shelf {
 }
 
 impl Link {
+    /// hyper over this socket.
+    async fn over(ears: Ears) -> io::Result<Box<Self>> {
+        let hearing = ears.hearing();
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(MAX_HELD_BYTES)
+            .handshake(TokioIo::new(ears))
+            .await
+            .map_err(io::Error::other)?;
+        Ok(Box::new(Self { sender, connection, hearing, over: false }))
+    }
+
     /// Moves bytes; ready when the connection is over.
     pub(super) fn poll_drive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // Why a connection ended is told by the response future or the body.
@@ -194,86 +209,31 @@ impl Link {
 
     /// Forgets what was heard so far, before a new request.
     pub(super) fn listen_anew(&self) {
-        self.heard.store(false, Ordering::Relaxed);
+        self.hearing.listen_anew();
+    }
+
+    /// Holds back what will follow the head of the answer until [`Self::release`] or
+    /// [`Self::into_ears`].
+    pub(super) fn hold(&self) {
+        self.hearing.hold();
+    }
+
+    /// Lets hyper read on.
+    pub(super) fn release(&self) {
+        self.hearing.release();
     }
 
     /// Whether any byte came back since [`Self::listen_anew`].
     pub(super) fn heard(&self) -> bool {
-        self.heard.load(Ordering::Relaxed)
+        self.hearing.heard()
     }
-}
 
-/// A socket that notes whether the worker said anything: a request that no byte came back for may
-/// be sent again.
-struct Ears {
-    socket: Socket,
-    heard: Arc<AtomicBool>,
-    _open: Counted,
-}
-
-/// Counts a connection until it is dropped.
-struct Counted(IntGauge);
-
-impl Counted {
-    fn new(open: &IntGauge) -> Self {
-        open.inc();
-        Self(open.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
-impl std::fmt::Debug for Ears {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ears").field("heard", &self.heard).finish_non_exhaustive()
-    }
-}
-
-impl AsyncRead for Ears {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.socket).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.heard.store(true, Ordering::Relaxed);
+    /// Its socket, which stands behind the head of an answer.
+    pub(super) fn into_ears(self: Box<Self>) -> Result<Ears, Box<Self>> {
+        if self.over || !self.hearing.between() {
+            return Err(self);
         }
-        polled
-    }
-}
-
-impl AsyncWrite for Ears {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        self.hearing.release();
+        Ok(self.connection.into_parts().io.into_inner())
     }
 }

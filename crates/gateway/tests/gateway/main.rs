@@ -31,6 +31,8 @@ mod failover;
 mod flowing;
 mod framing;
 #[cfg(test)]
+mod handoff;
+#[cfg(test)]
 mod idle_clients;
 #[cfg(test)]
 mod learned;
