@@ -167,11 +167,13 @@ async fn attend(
 ) -> Result<Reply, Infallible> {
     let attending = presence.begin();
     let terms = Terms::of(&request);
-    let reply = greet(gw, request, peer).await;
+    let reply = greet(gw, request, peer).await.map(|body| body.attended(attending));
     if reply.extensions().get::<Unread>().is_some() {
+        // The connection ends with this answer, which hyper sees to.
         presence.leave_unread();
+        return Ok(reply);
     }
-    Ok(slot.keep(reply.map(|body| body.attended(attending)), terms))
+    Ok(slot.keep(reply, terms))
 }
 
 /// hyper's turn on a connection.

@@ -41,7 +41,7 @@ async fn connections_go_on_after_a_stream() {
 /// The next request may come with this one's, or while the stream runs, or in two pieces.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_came_too_early_is_answered_after_the_stream() {
-    let long = format!("{CHAT}{}", " ".repeat(10_000));
+    let long = format!(r#"{{"model":"m","messages":[],"user":"{}"}}"#, "x".repeat(10_000));
     for body in [CHAT, &long] {
         for cut in [0, 1, 50, ask(body).len()] {
             let w = Worker::new("w1");
@@ -257,8 +257,10 @@ async fn a_stream_that_begins_within_an_upload_takes_no_connection() {
     client.send(second).await;
     assert_eq!(client.reply_body().await, "data: 2\n\n");
     assert_eq!(w.last().body, CHAT_STREAM.as_bytes());
+    client.sees_the_end().await;
     // A body that flowed and has ended is no hindrance.
     w.next(slow_stream());
+    let mut client = rig.client();
     assert_eq!(client.post(PATH, &[], CHAT_STREAM).await.text(), "data: 1\n\n");
     assert_eq!(client.post(PATH, &[], CHAT).await.status, 200);
     rig.is_at_rest().await;
