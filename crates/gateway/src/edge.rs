@@ -245,7 +245,7 @@ async fn answer(gw: &Arc<Gateway>, request: Request<Incoming>, peer: IpAddr) -> 
     let id = request_id(gw, row, request.headers());
     let mut reply = match (refused(gw, row, &request, peer), &row.inference) {
         (Some(refused), _) => refused,
-        (None, Some(inference)) => serve::serve(gw, row.route, inference, request).await,
+        (None, Some(inference)) => serve::deliver(gw, row.route, inference, request).await,
         (None, None) => admin::answer(gw, row, request).await,
     };
     reply.headers_mut().insert(REQUEST_ID, id);

@@ -14,6 +14,7 @@ mod edge;
 mod fleet;
 mod gateway;
 mod identity;
+mod lull;
 mod relay;
 mod serve;
 mod session;

@@ -4,11 +4,14 @@
 //! worker's connection. At most one chunk is held, and when the client reads slowly nobody reads
 //! from the worker (001, "Backpressure").
 
+mod late;
 mod notes;
+mod slices;
 
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -16,11 +19,14 @@ use smg_decide::retry::Fault;
 use smg_decide::settle::End;
 use smg_wire::error::stream_event;
 use smg_wire::route::Dialect;
-use smg_wire::sse::Tail;
+use smg_wire::sse::{Tail, keepalive};
 
+pub(crate) use self::late::{Coming, Late};
 pub(crate) use self::notes::Notes;
+use self::slices::Slices;
 use crate::admission::Permit;
 use crate::edge::Attending;
+use crate::lull::Lull;
 use crate::session::Lease;
 use crate::telemetry::CallGuard;
 use crate::upstream::Exchange;
@@ -104,6 +110,7 @@ pub(crate) struct ReplyBody {
 enum Kind {
     Whole(Bytes),
     Stream(Box<Relay>),
+    Late(Box<Late>),
     /// Somebody else passes it on.
     Elsewhere,
 }
@@ -115,6 +122,12 @@ pub(crate) struct Relay {
     ticket: Option<Ticket>,
     dialect: Dialect,
     tail: Tail,
+    /// Cuts the text anew.
+    slices: Option<Box<Slices>>,
+    /// `--sse-keepalive-secs`: how long the client may hear nothing.
+    silence: Option<Box<Lull>>,
+    /// Whether its end is only told by the end of the connection, which may as well be a failure.
+    open_ended: bool,
     /// It broke within an event, and the client's connection has yet to be told.
     broken: Option<Fault>,
 }
@@ -144,7 +157,34 @@ const fn describe(fault: Fault) -> &'static str {
 
 impl Relay {
     pub(crate) fn new(exchange: Exchange, ticket: Ticket, dialect: Dialect) -> Self {
-        Self { exchange, ticket: Some(ticket), dialect, tail: Tail::default(), broken: None }
+        Self {
+            exchange,
+            ticket: Some(ticket),
+            dialect,
+            tail: Tail::default(),
+            slices: None,
+            silence: None,
+            open_ended: false,
+            broken: None,
+        }
+    }
+
+    /// Cuts its text anew.
+    pub(crate) fn sliced(mut self, sliced: bool) -> Self {
+        self.slices = sliced.then(|| Box::new(Slices::new()));
+        self
+    }
+
+    /// Keeps the client from hearing nothing for longer than that.
+    pub(crate) fn kept_alive(mut self, every: Option<Duration>) -> Self {
+        self.silence = every.map(|every| Box::new(Lull::of(every)));
+        self
+    }
+
+    /// Ends where the worker closes the connection.
+    pub(crate) const fn open_ended(mut self, open: bool) -> Self {
+        self.open_ended = open;
+        self
     }
 
     fn settle(&mut self, end: End) {
@@ -158,7 +198,10 @@ impl Relay {
             return Poll::Ready(Some(Err(Broken(fault))));
         }
         loop {
-            return match ready!(self.exchange.poll_frame(cx)) {
+            let Poll::Ready(came) = self.exchange.poll_frame(cx) else {
+                return self.poll_silence(cx).map(|data| self.send(data));
+            };
+            match came {
                 Some(Ok(frame)) => {
                     if let (Some(data), Some(ticket)) = (frame.data_ref(), &mut self.ticket) {
                         ticket.notes.pass(data);
@@ -166,20 +209,54 @@ impl Relay {
                     if self.exchange.is_over() {
                         self.settle(End::Clean);
                     }
-                    let Some(data) = frame.data_ref() else { continue };
+                    let Ok(data) = frame.into_data() else { continue };
+                    let data = match &mut self.slices {
+                        Some(slices) => slices.feed(&data),
+                        None => data,
+                    };
                     // An empty chunk would become an empty HTTP/2 frame (001, "Empty chunks").
-                    if data.is_empty() {
-                        continue;
+                    if !data.is_empty() {
+                        return Poll::Ready(self.send(data));
                     }
-                    self.tail.feed(data);
-                    Poll::Ready(Some(Ok(frame)))
                 }
-                Some(Err(fault)) => self.broke(fault, cx),
+                Some(Err(fault)) => return self.broke(fault, cx),
                 None => {
+                    let rest = self.slices.take().map(|slices| slices.finish());
+                    if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+                        return Poll::Ready(self.send(rest));
+                    }
+                    if self.open_ended && !self.tail.between_events() {
+                        return self.broke(Fault::Body, cx);
+                    }
                     self.settle(End::Clean);
-                    Poll::Ready(None)
+                    return Poll::Ready(None);
                 }
-            };
+            }
+        }
+    }
+
+    fn send(&mut self, data: Bytes) -> Option<Result<Frame<Bytes>, Broken>> {
+        self.tail.feed(&data);
+        if let Some(silence) = &mut self.silence {
+            silence.ends();
+        }
+        Some(Ok(Frame::data(data)))
+    }
+
+    /// What a silence of the worker brings.
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
+        if let Some(slices) = &mut self.slices
+            && let Poll::Ready(held) = slices.poll_silence(cx)
+        {
+            return Poll::Ready(held);
+        }
+        let Some(silence) = &mut self.silence else { return Poll::Pending };
+        loop {
+            ready!(silence.poll(cx));
+            // Half an event cannot be parted.
+            if self.tail.between_events() {
+                return Poll::Ready(keepalive(self.dialect));
+            }
         }
     }
 
@@ -189,6 +266,9 @@ impl Relay {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         self.settle(fault.end());
+        self.open_ended = false;
+        let mut last = self.slices.take().map_or_else(Vec::new, |slices| slices.fail());
+        self.tail.feed(&last);
         if !self.tail.between_events() {
             // An error makes hyper drop what it has not written yet, the head included. It writes
             // whenever the body has nothing, so the error comes a turn later.
@@ -196,8 +276,8 @@ impl Relay {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let event = stream_event(self.dialect, fault.code(), describe(fault));
-        Poll::Ready(Some(Ok(Frame::data(event))))
+        last.extend_from_slice(&stream_event(self.dialect, fault.code(), describe(fault)));
+        Poll::Ready(Some(Ok(Frame::data(last.into()))))
     }
 }
 
@@ -210,6 +290,19 @@ impl ReplyBody {
     /// A body that is still coming.
     pub(crate) fn stream(relay: Relay) -> Self {
         Self { kind: Kind::Stream(Box::new(relay)), call: None, permit: None, attending: None }
+    }
+
+    /// A body that begins before its worker's answer does.
+    pub(crate) fn late(late: Late) -> Self {
+        Self { kind: Kind::Late(Box::new(late)), call: None, permit: None, attending: None }
+    }
+
+    /// What there is of a body that is all there; `None` of one that is still coming.
+    fn take_whole(&mut self) -> Option<Bytes> {
+        match &mut self.kind {
+            Kind::Whole(bytes) => Some(std::mem::take(bytes)),
+            Kind::Stream(_) | Kind::Late(_) | Kind::Elsewhere => None,
+        }
     }
 
     /// Stands for a body that somebody else passes on.
@@ -253,6 +346,7 @@ impl Body for ReplyBody {
             Kind::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Kind::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Kind::Stream(relay) => relay.poll_frame(cx),
+            Kind::Late(late) => late.poll_frame(cx),
             Kind::Elsewhere => Poll::Pending,
         }
     }
@@ -264,7 +358,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Stream(_) | Kind::Elsewhere => SizeHint::default(),
+            Kind::Stream(_) | Kind::Late(_) | Kind::Elsewhere => SizeHint::default(),
         }
     }
 }

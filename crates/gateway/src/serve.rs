@@ -2,6 +2,7 @@
 //! relayed. Read it from top to bottom; each phase has the name that docs/architecture.md gives it.
 
 mod attempt;
+mod deliver;
 mod plan;
 mod prompt;
 mod refusals;
@@ -21,10 +22,13 @@ use smg_decide::retry::{Attempts, Chances, Sent, Verdict};
 use smg_wire::error::Refusal;
 use smg_wire::header::ROUTED_WORKER;
 use smg_wire::json::{Bad, Fields};
+use smg_wire::reslice::selects;
 use smg_wire::route::{Carries, Dialect, Inference, Route};
 use tokio::time::Instant;
 
 use self::attempt::{Content, Sending, attempt};
+use self::deliver::Asked;
+pub(crate) use self::deliver::deliver;
 use self::refusals::{bad_body, failed, shed, unavailable};
 use self::said::Said;
 use crate::body::{Begun, Flow};
@@ -42,20 +46,21 @@ struct Call<'a> {
     route: Route,
     inference: &'a Inference,
     head: &'a request::Parts,
+    asked: &'a Asked,
 }
 
 /// Serves an inference request.
-pub(crate) async fn serve(
+async fn serve(
     gw: &Arc<Gateway>,
-    route: Route,
-    inference: &Inference,
+    (route, inference): (Route, &Inference),
     request: Request<Incoming>,
+    asked: &Asked,
 ) -> Reply {
     let arrived = Instant::now();
     // Counted under no model's name until one that is served is known.
     let mut meters = Arc::clone(&gw.meters.router.no_model);
     let (head, body) = request.into_parts();
-    let call = Call { gw, route, inference, head: &head };
+    let call = Call { gw, route, inference, head: &head, asked };
     let reply = match carry_out(call, body, &mut meters).await {
         Ok(reply) => reply,
         Err(refusal) => {
@@ -121,7 +126,9 @@ async fn streamed(
     let asking = gw.session.asking(&*group.policy, &call.head.headers, told);
     let lease = gw.session.choose(group, &asking, &Round::default(), &gw.meters.sticky);
     let content = Content::flowing(Flow::new(body.start, body.rest, gw.limits.flow));
-    let mut sending = Sending { call, content, stream: fields.stream() };
+    call.asked.note(fields.stream());
+    // Nobody read the whole of it, so its answer goes as it comes.
+    let mut sending = Sending { call, content, stream: fields.stream(), sliced: false };
     once(&mut sending, group, lease, asking.way).await
 }
 
@@ -134,7 +141,10 @@ async fn buffered(
     let Call { gw, inference, head, .. } = call;
     let said = Said::read(&body, inference, &head.headers).map_err(bad_body)?;
     let stream = said.stream();
+    call.asked.note(stream);
     let named = said.model().map_err(bad_body)?;
+    // By the name that the client uses, whatever that stands for.
+    let sliced = stream && call.route == Route::Chat && named.as_deref().is_some_and(selects);
     let alias = named.as_deref().and_then(|name| gw.settings.aliases.get(name));
     let outgoing = said.outgoing(&body, alias.map(String::as_str), &gw.limits.upload);
     let found = match inference.carries {
@@ -156,7 +166,7 @@ async fn buffered(
     let mut asking = gw.session.asking(&*group.policy, &head.headers, told);
     asking.way = way;
     if gw.limits.retry.attempts > 1 {
-        let mut sending = Sending { call, content: Content::Kept(outgoing), stream };
+        let mut sending = Sending { call, content: Content::Kept(outgoing), stream, sliced };
         return attempts(&mut sending, group, &asking).await;
     }
     let lease = gw.session.choose(&group, &asking, &Round::default(), &gw.meters.sticky);
@@ -165,7 +175,7 @@ async fn buffered(
     drop((rid, prompt, said));
     drop(body);
     gw.meters.router.released_early.inc_by(outgoing.len() as u64);
-    let mut sending = Sending { call, content: Content::Once(outgoing), stream };
+    let mut sending = Sending { call, content: Content::Once(outgoing), stream, sliced };
     once(&mut sending, &group, lease, way).await
 }
 

@@ -68,6 +68,8 @@ pub struct Settings {
     pub breaker: BreakerRules,
     /// `--request-timeout-secs`: the whole exchange, a streamed answer included.
     pub request_timeout: Duration,
+    /// `--sse-keepalive-secs`: how long a stream's client may hear nothing; `None` when 0.
+    pub sse_keepalive: Option<Duration>,
     /// `--request-id-headers`: where a client's request id is looked for, in order.
     pub request_id_headers: Vec<HeaderName>,
     /// `--shutdown-grace-period-secs`: how long running requests may take after SIGTERM.

@@ -222,6 +222,11 @@ pub(crate) struct RequestFlags {
     #[arg(long)]
     pub(crate) enable_igw: bool,
 
+    /// Send a client that waits for an event a frame that says nothing after so long, before the
+    /// worker's first word too; 0 never
+    #[arg(long, value_name = "SECS", default_value_t = 0, allow_negative_numbers = true, value_parser = whole)]
+    pub(crate) sse_keepalive_secs: i64,
+
     /// Bound on the whole exchange with a worker, a streamed answer included
     #[arg(long, value_name = "SECS", default_value_t = 1800, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) request_timeout_secs: i64,

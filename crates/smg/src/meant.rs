@@ -79,6 +79,10 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
             "--request-timeout-secs",
             flags.requests.request_timeout_secs,
         )?,
+        sse_keepalive: unless_zero(secs(
+            "--sse-keepalive-secs",
+            flags.requests.sse_keepalive_secs,
+        )?),
         request_id_headers: headers("--request-id-headers", &flags.request_id_headers)?,
         shutdown_grace: secs(
             "--shutdown-grace-period-secs",

@@ -66,6 +66,32 @@ pub fn stream_event(dialect: Dialect, code: &str, message: &str) -> Bytes {
     Bytes::from([event.as_bytes(), b"data: ", &*body, b"\n\n"].concat())
 }
 
+/// What an answer comes to that a stream has to tell, since the stream has begun without it: the
+/// answer as an event where it can be one, else its text as an error.
+#[must_use]
+pub fn late_event(dialect: Dialect, status: StatusCode, answer: &[u8]) -> Bytes {
+    let read: Option<serde_json::Value> = serde_json::from_slice(answer).ok();
+    let told = read.as_ref().and_then(|answer| answer.get("error"));
+    let text = |name: &str| told.and_then(|error| error.get(name)).and_then(|text| text.as_str());
+    let as_it_is = match dialect {
+        _ if status.is_success() => read.is_some(),
+        Dialect::OpenAi | Dialect::Anthropic => told.is_some(),
+        Dialect::Responses => false,
+    };
+    if !as_it_is {
+        let code = text("code").unwrap_or("upstream_error");
+        let plain = String::from_utf8_lossy(answer);
+        return stream_event(dialect, code, text("message").unwrap_or(&plain));
+    }
+    let event = match dialect {
+        Dialect::Anthropic if !status.is_success() => "event: error\n",
+        _ => "",
+    };
+    // One line: a blank one would end the event.
+    let data = read.unwrap_or_default().to_string();
+    Bytes::from([event, "data: ", &data, "\n\n"].concat())
+}
+
 /// The last event of a Responses stream that could not be finished.
 fn failed_response(code: &str, message: &str) -> serde_json::Value {
     serde_json::json!({
@@ -113,6 +139,27 @@ struct Error<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_comes_too_late_for_a_status_is_an_event() {
+        let event = |dialect, status, answer: &str| {
+            let status = StatusCode::from_u16(status).unwrap();
+            String::from_utf8(late_event(dialect, status, answer.as_bytes()).to_vec()).unwrap()
+        };
+        let error = "{\"error\":{\"code\":\"c\",\n\"message\":\"m\"}}";
+        assert_eq!(
+            event(Dialect::OpenAi, 503, error),
+            "data: {\"error\":{\"code\":\"c\",\"message\":\"m\"}}\n\n"
+        );
+        assert!(
+            event(Dialect::Anthropic, 503, error).starts_with("event: error\ndata: {\"error\"")
+        );
+        let failed = event(Dialect::Responses, 503, error);
+        assert!(failed.contains("response.failed") && failed.contains("\"m\""), "{failed}");
+        let text = event(Dialect::OpenAi, 502, "line\n\nline");
+        assert!(text.contains(r"line\n\nline") && text.contains("upstream_error"), "{text}");
+        assert_eq!(event(Dialect::OpenAi, 200, "{\"a\": 1}"), "data: {\"a\":1}\n\n");
+    }
 
     #[test]
     fn the_shape_sdks_read() {

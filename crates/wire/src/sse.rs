@@ -1,5 +1,18 @@
 //! Server-sent events, as far as a relay has to know them: where one frame ends.
 
+use bytes::Bytes;
+
+use crate::route::Dialect;
+
+/// A frame that says nothing, for a client that waits: a comment, or what Anthropic's clients know.
+#[must_use]
+pub const fn keepalive(dialect: Dialect) -> Bytes {
+    match dialect {
+        Dialect::OpenAi | Dialect::Responses => Bytes::from_static(b": keep-alive\n\n"),
+        Dialect::Anthropic => Bytes::from_static(b"event: ping\ndata: {\"type\": \"ping\"}\n\n"),
+    }
+}
+
 /// Follows a stream and knows whether it stands between two events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tail {

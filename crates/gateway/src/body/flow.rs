@@ -7,14 +7,15 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use smg_decide::retry::Fault;
-use tokio::time::{Instant, Sleep, sleep};
+
+use crate::lull::Lull;
 
 /// What bounds a body that flows.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +34,8 @@ pub(crate) struct Flow {
     body: Incoming,
     /// Bytes that may still come.
     left: usize,
-    watchdog: Option<Watchdog>,
+    /// How long the client is waited for.
+    watchdog: Option<Lull>,
     upload: Upload,
 }
 
@@ -41,14 +43,6 @@ pub(crate) struct Flow {
 /// connection has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Upload(Arc<OnceLock<Result<(), Fault>>>);
-
-#[derive(Debug)]
-struct Watchdog {
-    patience: Duration,
-    timer: Pin<Box<Sleep>>,
-    /// Whether the client is being waited for.
-    waiting: bool,
-}
 
 /// Tells a worker's connection that the rest of the body will not come.
 #[derive(Debug)]
@@ -74,13 +68,11 @@ impl Upload {
 impl Flow {
     /// What is left of a body, after what was taken of it.
     pub(crate) fn new(start: Bytes, body: Incoming, banks: Banks) -> Self {
-        let watchdog =
-            |patience| Watchdog { patience, timer: Box::pin(sleep(patience)), waiting: false };
         Self {
             start,
             body,
             left: banks.bytes,
-            watchdog: banks.stall.map(watchdog),
+            watchdog: banks.stall.map(Lull::of),
             upload: Upload::default(),
         }
     }
@@ -106,20 +98,6 @@ impl Flow {
     }
 }
 
-impl Watchdog {
-    fn came(&mut self) {
-        self.waiting = false;
-    }
-
-    /// Ready when the client has kept the worker waiting for too long.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !std::mem::replace(&mut self.waiting, true) {
-            self.timer.as_mut().reset(Instant::now() + self.patience);
-        }
-        self.timer.as_mut().poll(cx)
-    }
-}
-
 impl Body for Flow {
     type Data = Bytes;
     type Error = Stopped;
@@ -135,11 +113,11 @@ impl Body for Flow {
         loop {
             let Poll::Ready(came) = Pin::new(&mut self.body).poll_frame(cx) else {
                 let Some(watchdog) = &mut self.watchdog else { return Poll::Pending };
-                std::task::ready!(watchdog.poll(cx));
+                ready!(watchdog.poll(cx));
                 return self.stop(Fault::UploadStalled);
             };
             if let Some(watchdog) = &mut self.watchdog {
-                watchdog.came();
+                watchdog.ends();
             }
             let Some(came) = came else {
                 self.upload.ended(Ok(()));

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use smg_decide::retry::{Fault, MAX_RESEND_BYTES, Sent};
 use smg_decide::settle::End;
 use smg_wire::header::{
@@ -29,6 +29,8 @@ pub(super) struct Sending<'a> {
     pub(super) content: Content,
     /// Whether the client asked for a stream, as far as anybody read that.
     pub(super) stream: bool,
+    /// Whether the text of a stream is cut anew.
+    pub(super) sliced: bool,
 }
 
 /// Its body.
@@ -205,7 +207,11 @@ async fn relay(
     let body = if streams {
         let ticket = Ticket::answered(lease, status, waits).noting(notes);
         let exchange = exchange.streamed(&head);
-        ReplyBody::stream(Relay::new(exchange, ticket, inference.dialect))
+        let relay = Relay::new(exchange, ticket, inference.dialect)
+            .sliced(sending.sliced)
+            .kept_alive(gw.settings.sse_keepalive)
+            .open_ended(is_open_ended(&head));
+        ReplyBody::stream(relay)
     } else {
         match exchange.collect(gw.limits.bodies.max_payload).await {
             Ok(bytes) => {
@@ -228,6 +234,12 @@ async fn relay(
         reply.headers_mut().insert(header::CONTENT_TYPE, events);
     }
     Ok(reply)
+}
+
+/// Whether only the end of the connection ends this answer's body (RFC 9112, 6.3).
+fn is_open_ended(head: &http::response::Parts) -> bool {
+    let told = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+    head.version < Version::HTTP_2 && !told.iter().any(|name| head.headers.contains_key(name))
 }
 
 /// Settle, for an exchange that gave no answer to pass on.

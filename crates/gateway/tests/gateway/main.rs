@@ -53,6 +53,7 @@ mod retries;
 #[cfg(test)]
 mod routes;
 #[cfg(test)]
+mod slices;
 mod slow_readers;
 #[cfg(test)]
 mod stickiness;

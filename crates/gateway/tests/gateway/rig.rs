@@ -267,6 +267,7 @@ fn settings(workers: &[&Worker]) -> Settings {
         },
         breaker: BreakerRules::OFF,
         request_timeout: TIMEOUT,
+        sse_keepalive: None,
         request_id_headers: ["x-request-id", "x-correlation-id"]
             .map(http::HeaderName::from_static)
             .to_vec(),

@@ -143,6 +143,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             jitter: 0.0,
         },
         breaker: crate::settings::BreakerRules::OFF,
+        sse_keepalive: None,
         request_id_headers: Vec::new(),
         shutdown_grace: Duration::ZERO,
     }
