@@ -119,7 +119,8 @@ pub fn derive<'a>(
     let own = std::iter::once(places.own);
     let opening = || places.opening.map(|text| Key { source: Source::Opening, text });
     let text = match treatment {
-        Treatment::Ignore | Treatment::Session => None,
+        // Headers of another kind, and before the opening.
+        Treatment::Ignore | Treatment::Session => return None,
         Treatment::Hash => headers::first_valid(places.listed),
         Treatment::HashOwn => headers::first_valid(places.listed.chain(own)),
         Treatment::Pin => headers::first_valid(places.listed).map(rid::strip),

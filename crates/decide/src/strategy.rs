@@ -27,7 +27,8 @@ pub fn policy<'k>(value: &[u8], known: &[&'k str]) -> Result<Option<&'k str>, Un
 #[must_use]
 pub fn accepted(known: &[&str]) -> String {
     let own = known.iter().map(|name| name.replace('_', "-"));
-    let all: Vec<_> = own.chain(ALIASES.map(|(alias, _)| alias.to_owned())).collect();
+    let aliases = ALIASES.iter().filter(|(_, name)| known.contains(name));
+    let all: Vec<_> = own.chain(aliases.map(|(alias, _)| (*alias).to_owned())).collect();
     all.join(", ")
 }
 

@@ -62,7 +62,7 @@ impl Branch {
     /// How `cache_aware` may.
     pub const CACHE_AWARE: [Self; 3] = [Self::TreeMatch, Self::ExpectedWaitFallback, Self::Spill];
     /// How `session_affinity` may.
-    pub const SESSION_AFFINITY: [Self; 10] = [
+    pub const SESSION_AFFINITY: [Self; 9] = [
         Self::IdHit,
         Self::IdStale,
         Self::KeyHit,
@@ -72,7 +72,6 @@ impl Branch {
         Self::Rendezvous,
         Self::Random,
         Self::GateLeft,
-        Self::NoHealthyWorkers,
     ];
 
     /// The metric label.

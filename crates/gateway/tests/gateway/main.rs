@@ -53,6 +53,8 @@ mod retries;
 #[cfg(test)]
 mod routes;
 #[cfg(test)]
+mod sessions;
+#[cfg(test)]
 mod slow_readers;
 #[cfg(test)]
 mod stickiness;
