@@ -157,7 +157,7 @@ impl Table {
 
     /// Whether a key has a request in flight anywhere.
     pub fn is_flying(&self, key: KeyHash) -> bool {
-        self.shard(key).flying.contains_key(&key)
+        self.kept.shard(key).flying.contains_key(&key)
     }
 
     /// Counts a request of a key that is not pinned here; true for its first one in flight there.
