@@ -236,3 +236,23 @@ fn whatever_becomes_of_redis_no_request_fails_and_replicas_agree_again() {
         ops(&gateways[0], "claim", "ok") > asked
     });
 }
+
+#[test]
+fn children_start_where_their_parent_is_pinned() {
+    let workers: Vec<_> = (0..4).map(|_| Worker::start()).collect();
+    let redis = Redis::start();
+    let gateways = replicas(&workers, &redis);
+    let home = turn(&gateways[0], "parent");
+    // Not where the parent hashes to, but where it was moved.
+    let other = workers.iter().find(|worker| !home.contains(&worker.url)).unwrap();
+    for name in redis.ask(&["--scan", "--pattern", "smg:pin:*"]).lines() {
+        redis.ask(&["SET", name, other.url.trim_start_matches("http://")]);
+    }
+    until("the move is heard of", || turn(&gateways[0], "parent").contains(&other.url));
+    for n in 0..16 {
+        let born = format!("child-{n}\r\nx-smg-parent-key: parent");
+        assert!(turn(&gateways[n % 2], &born).contains(&other.url));
+        // Once it is born it needs nobody.
+        assert!(turn(&gateways[(n + 1) % 2], &format!("child-{n}")).contains(&other.url));
+    }
+}
