@@ -6,6 +6,10 @@ mod lease;
 mod responses;
 mod sharing;
 mod snapshot;
+#[cfg_attr(
+    not(feature = "redis"),
+    expect(dead_code, reason = "a build without any store makes no use of what is around one")
+)]
 mod store;
 
 use std::sync::Arc;
