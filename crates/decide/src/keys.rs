@@ -1,8 +1,10 @@
 //! The routing key: what names a conversation (000, "Deriving the Routing Key").
 
 pub mod headers;
+pub mod issued;
 pub mod rid;
 pub mod scope;
+pub mod session;
 
 /// Longest key in bytes that a body `rid` or a routing-key header may give (000, "Body `rid` Lineage").
 pub const MAX_KEY_BYTES: usize = 128;
@@ -53,6 +55,8 @@ pub enum KeyUse {
     HashesUnlessPinned,
     /// Pins them in a map of its own (`manual`).
     Pins,
+    /// Takes agents' session keys in their place (`session_affinity`, 004).
+    Sessions,
 }
 
 /// What happens to a key on a request's way.
@@ -68,6 +72,9 @@ pub enum Treatment {
     Pin,
     /// `manual` pins it, by leg only.
     PinManual,
+    /// `session_affinity` takes it for a session key: with the override on it stands where `manual`
+    /// does, so that a `rid` is a key and a routing-key header is none.
+    Session,
 }
 
 /// The composition table: what becomes of a key under a policy, with the override on or off.
@@ -75,6 +82,7 @@ pub enum Treatment {
 pub const fn treatment(policy: KeyUse, override_on: bool) -> Treatment {
     match (policy, override_on) {
         (KeyUse::Pins, _) => Treatment::PinManual,
+        (KeyUse::Sessions, _) => Treatment::Session,
         (KeyUse::Hashes, _) => Treatment::HashOwn,
         (_, true) => Treatment::Pin,
         (KeyUse::HashesUnlessPinned, false) => Treatment::Hash,
@@ -111,7 +119,8 @@ pub fn derive<'a>(
     let own = std::iter::once(places.own);
     let opening = || places.opening.map(|text| Key { source: Source::Opening, text });
     let text = match treatment {
-        Treatment::Ignore => None,
+        // Headers of another kind, and before the opening.
+        Treatment::Ignore | Treatment::Session => return None,
         Treatment::Hash => headers::first_valid(places.listed),
         Treatment::HashOwn => headers::first_valid(places.listed.chain(own)),
         Treatment::Pin => headers::first_valid(places.listed).map(rid::strip),
@@ -189,6 +198,7 @@ mod tests {
             (KeyUse::HashesUnlessPinned, Treatment::Hash, Treatment::Pin),
             (KeyUse::Pins, Treatment::PinManual, Treatment::PinManual),
             (KeyUse::Hashes, Treatment::HashOwn, Treatment::HashOwn),
+            (KeyUse::Sessions, Treatment::Session, Treatment::Session),
         ] {
             assert_eq!(
                 (treatment(policy, false), treatment(policy, true)),
@@ -260,6 +270,13 @@ mod tests {
         for none in ["", "clé"] {
             assert_eq!(key(Treatment::PinManual, None, "listed", none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn of_a_session_only_the_rid_is_a_key_of_this_kind() {
+        let found = key(Treatment::Session, Some("conv_t2"), "listed", "own").unwrap();
+        assert_eq!(found, Key { source: Source::Rid, text: "conv" });
+        assert_eq!(key(Treatment::Session, None, "listed", "own"), None);
     }
 
     #[test]

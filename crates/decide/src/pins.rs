@@ -8,6 +8,7 @@ use crate::fleet::WorkerId;
 use crate::place::Assignment;
 
 pub mod records;
+pub mod rendezvous;
 pub mod saved;
 pub mod table;
 

@@ -24,6 +24,7 @@ mod prefix_hash;
 mod random;
 mod ring;
 mod round_robin;
+mod session_affinity;
 
 pub use boundaries::Boundaries;
 pub use branch::Branch;
@@ -39,6 +40,7 @@ pub use prefix_hash::{PrefixHash, PrefixRules};
 pub use random::Random;
 pub use ring::{KeptRing, Ring};
 pub use round_robin::RoundRobin;
+pub use session_affinity::{Imbalance, SessionAffinity, Sought};
 
 /// What a policy has to read of a request before it can choose. The body plan asks for this and
 /// never knows a policy by name (001, rule 2).
@@ -59,6 +61,8 @@ pub struct Ask<'a> {
     pub key: Option<&'a str>,
     /// The value of `X-SMG-Target-Worker`.
     pub target: Option<&'a [u8]>,
+    /// What `session_affinity` looks for.
+    pub sought: Sought,
     /// What the engine will have to read.
     pub prompt: Prompt<'a>,
     /// Milliseconds on the caller's clock.

@@ -118,7 +118,8 @@ async fn read(start: Bytes, mut body: Incoming, bounds: &Bounds) -> Result<Bytes
 pub(crate) fn is_unread(refusal: &Refusal) -> bool {
     matches!(
         refusal.code,
-        "request_body_too_large"
+        "invalid_routing_strategy"
+            | "request_body_too_large"
             | "request_body_timeout"
             | "request_body_stalled"
             | "buffer_budget_exhausted"

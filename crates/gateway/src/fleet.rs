@@ -7,6 +7,7 @@ mod loads;
 mod overload;
 mod register;
 mod spec;
+mod strategies;
 mod upstream;
 
 use std::collections::HashMap;
@@ -17,9 +18,10 @@ use http::HeaderValue;
 use prometheus::IntCounter;
 use smg_decide::fleet::health::Health;
 use smg_decide::fleet::{Leg, Worker, WorkerId};
+use smg_decide::keys::issued;
 use smg_decide::place::{
     Assignment, Bucket, CacheAware, ConsistentHashing, LeastLoad, Manual, Passthrough, Policy,
-    PowerOfTwo, PrefixHash, Random, Reads, RoundRobin,
+    PowerOfTwo, PrefixHash, Random, Reads, RoundRobin, SessionAffinity,
 };
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -28,6 +30,7 @@ use uuid::Uuid;
 pub(crate) use self::discover::Card;
 pub(crate) use self::register::{Newcomer, change, enlist, remove, tend};
 pub(crate) use self::spec::{Spec, Terms, Wrong, ignored};
+use self::strategies::{Asked, Variants};
 pub(crate) use self::upstream::{Rank, Upstream};
 
 use crate::settings::{Placement, PolicyName};
@@ -44,12 +47,15 @@ pub(crate) struct Group {
     /// Sorted by id; `upstreams` has the same order.
     pub(crate) workers: Vec<Arc<Worker>>,
     pub(crate) upstreams: Vec<Arc<Upstream>>,
+    addresses: HashMap<Box<[u8]>, usize>,
     /// Requests sent to each, in the same order.
     pub(crate) requests: Vec<IntCounter>,
     pub(crate) meters: Arc<ModelMeters>,
     pub(crate) selections: IntCounter,
     /// Whether these are vendors, where no conversation is pinned.
     pub(crate) external: bool,
+    asked: Arc<Asked>,
+    variants: Variants,
 }
 
 /// Everything that is registered, at one moment.
@@ -78,6 +84,8 @@ pub(crate) struct Roster {
     assignment: Assignment,
     /// What a model's policy is made after; places nothing itself.
     default: Arc<dyn Policy>,
+    /// Whether each policy reads prompts, and to their end, in the order of their names.
+    reads: [(bool, bool); PolicyName::ALL.len()],
     changing: Mutex<Changing>,
 }
 
@@ -179,6 +187,10 @@ impl Roster {
             placement,
             assignment,
             default,
+            reads: PolicyName::ALL.map(|name| {
+                let policy = make_policy(name, &placement, assignment);
+                (policy.reads() == Reads::Prompt, reads_whole(&*policy))
+            }),
             changing: Mutex::default(),
         }
     }
@@ -191,8 +203,7 @@ impl Roster {
     /// Sweeps every policy's index and shows what is left; `now` in milliseconds.
     pub(crate) fn sweep(&self, now: u64, meters: &TreeMeters) {
         for (model, group) in &self.load().models {
-            group.policy.sweep(now);
-            meters.show(model, group.policy.remembered());
+            meters.show(model, group.sweep(now));
         }
     }
 
@@ -279,6 +290,8 @@ impl Roster {
             let uuid = if at == 0 { id } else { Uuid::new_v4() };
             let url = pool.origin().url();
             let url = rank.map_or_else(|| url.to_owned(), |rank| format!("{url}@{}", rank.at));
+            let origin = pool.origin();
+            let address = issued::address(origin.host(), origin.port(), rank.map(|rank| rank.at));
             let worker = Worker::new(changing.intern(&url), url, Leg::Regular);
             let worker = Arc::new(worker.guarded(terms.breaker));
             worker.set_healthy(true);
@@ -287,6 +300,9 @@ impl Roster {
                 // A URL that parsed holds no byte a header may not.
                 routed: HeaderValue::from_str(&worker.url)
                     .unwrap_or_else(|_| HeaderValue::from_static("unprintable")),
+                session: HeaderValue::from_str(&issued::id(&address))
+                    .unwrap_or_else(|_| HeaderValue::from_static("unprintable")),
+                address: address.into(),
                 uuid,
                 card: card.clone(),
                 source,
@@ -318,7 +334,7 @@ impl Roster {
         let rest = old.upstreams.iter().filter(|upstream| upstream.uuid != id);
         self.store(&old, rest.map(Arc::clone).collect(), meters);
         for group in gone.card.models.iter().filter_map(|model| old.models.get(model)) {
-            group.policy.forget(gone.worker.id);
+            group.forget(gone.worker.id);
         }
         Some(gone)
     }
@@ -425,6 +441,9 @@ impl Roster {
             model: Arc::clone(model),
             requests: upstreams.iter().map(requests).collect(),
             workers: upstreams.iter().map(|upstream| Arc::clone(&upstream.worker)).collect(),
+            addresses: strategies::addresses(&upstreams),
+            asked: old.map_or_else(Arc::default, |old| Arc::clone(&old.asked)),
+            variants: Variants::default(),
             upstreams,
             external,
             meters: old.filter(|old| old.external == external).map_or_else(
@@ -466,6 +485,7 @@ fn make_policy(name: PolicyName, placement: &Placement, assignment: Assignment) 
         PolicyName::Manual => Arc::new(Manual::new(assignment)),
         PolicyName::Bucket => Arc::new(Bucket::new(placement.bucket)),
         PolicyName::CacheAware => Arc::new(CacheAware::new(placement.cache)),
+        PolicyName::SessionAffinity => Arc::new(SessionAffinity::default()),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::body::{Banks, Bounds, Budget};
 use crate::clock::Clock;
 use crate::drain::Drain;
 use crate::fleet::Roster;
-use crate::session::Session;
+use crate::session::{Session, share};
 use crate::settings::{Assignment, Bodies, Cors, RetryRules, Settings};
 use crate::telemetry::Meters;
 use crate::upstream::Dial;
@@ -81,8 +81,12 @@ impl Gateway {
         let meters = Meters::new(&settings.duration_buckets).map_err(io::Error::other)?;
         // Before pins are restored, which knows addresses too.
         let expected = fleet.expect(&settings.workers);
+        let store = settings.affinity.store.as_ref();
+        let store = store.map(|store| share(store, meters.store.clone(), clock, &control));
+        let store = store.transpose().map_err(io::Error::other)?;
         let gw = Arc::new(Self {
-            session: Session::new(settings.sticky.clone(), &fleet, clock),
+            session: Session::new(settings.sticky.clone(), &fleet, clock)
+                .sharing(&settings.affinity, store),
             admission: settings
                 .admission
                 .map(|rules| Admission::new(rules, clock, meters.admission.clone())),

@@ -8,6 +8,7 @@ mod prompt;
 mod refusals;
 mod said;
 mod stored;
+mod strategy;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use smg_decide::body::Path;
 use smg_decide::place::Candidates;
 use smg_decide::retry::{Attempts, Chances, Sent, Verdict};
 use smg_wire::error::Refusal;
-use smg_wire::header::ROUTED_WORKER;
+use smg_wire::header::{ROUTED_WORKER, SESSION_ID};
 use smg_wire::json::{Bad, Fields};
 use smg_wire::reslice::selects;
 use smg_wire::route::{Carries, Dialect, Inference, Route};
@@ -36,6 +37,7 @@ use crate::edge::{Reply, closing, refuse};
 use crate::fleet::{Fleet, Group, Upstream};
 use crate::gateway::Gateway;
 use crate::session::{Asking, Lease, Round, Told, Way};
+use crate::settings::PolicyName;
 use crate::telemetry::ModelMeters;
 use crate::{admission, body};
 
@@ -46,7 +48,10 @@ struct Call<'a> {
     route: Route,
     inference: &'a Inference,
     head: &'a request::Parts,
+    /// Told whether it asks for a stream.
     asked: &'a Asked,
+    /// The policy that the client asks for.
+    wanted: Option<PolicyName>,
 }
 
 /// Serves an inference request.
@@ -60,7 +65,7 @@ async fn serve(
     // Counted under no model's name until one that is served is known.
     let mut meters = Arc::clone(&gw.meters.router.no_model);
     let (head, body) = request.into_parts();
-    let call = Call { gw, route, inference, head: &head, asked };
+    let call = Call { gw, route, inference, head: &head, asked, wanted: None };
     let reply = match carry_out(call, body, &mut meters).await {
         Ok(reply) => reply,
         Err(refusal) => {
@@ -80,6 +85,7 @@ async fn carry_out(
     meters: &mut Arc<ModelMeters>,
 ) -> Result<Reply, Refusal> {
     let gw = call.gw;
+    let call = Call { wanted: strategy::wanted(gw, &call.head.headers)?, ..call };
     let plan = plan::made(call, &body);
     let mut body = Begun::unread(body);
     if let Some(plan) = plan.filter(|plan| plan.path != Path::Buffered) {
@@ -89,7 +95,7 @@ async fn carry_out(
         let known = body.known();
         let fields = Fields::read(&known, &[]).unwrap_or_default();
         let permit = admission::enter(gw.admission.as_ref()).await?;
-        if let Some(group) = plan::met(gw, plan, &fields) {
+        if let Some(group) = plan::met(call, plan, &fields) {
             let reply = streamed(call, &group, (body, &fields), meters).await?;
             return Ok(reply.map(|body| body.permitted(permit)));
         }
@@ -123,8 +129,8 @@ async fn streamed(
         opening: opening.as_deref(),
         prompt: prompt::as_asked(&prompt),
     };
-    let asking = gw.session.asking(&*group.policy, &call.head.headers, told);
-    let lease = gw.session.choose(group, &asking, &Round::default(), &gw.meters.sticky);
+    let asking = gw.session.asking(group, &call.head.headers, told);
+    let lease = gw.session.choose(group, &asking, &Round::default(), &gw.meters.sticky).await;
     let content = Content::flowing(Flow::new(body.start, body.rest, gw.limits.flow));
     call.asked.note(fields.stream());
     // Nobody read the whole of it, so its answer goes as it comes.
@@ -156,6 +162,7 @@ async fn buffered(
     }
     meters.request(call.route, stream);
     let (group, home) = found?;
+    let group = gw.fleet.under(group, call.wanted, &gw.meters);
     let way = match home {
         Some(worker) => Way::Home(worker),
         None => way(gw, inference, &group, &said).await?,
@@ -163,13 +170,13 @@ async fn buffered(
     let rid = said.fields.rid(inference.rid);
     let prompt = prompt::wanted(&*group.policy, inference, head, &said.fields);
     let told = Told { rid: rid.as_deref(), prompt: prompt::as_asked(&prompt), ..Told::default() };
-    let mut asking = gw.session.asking(&*group.policy, &head.headers, told);
+    let mut asking = gw.session.asking(&group, &head.headers, told);
     asking.way = way;
     if gw.limits.retry.attempts > 1 {
         let mut sending = Sending { call, content: Content::Kept(outgoing), stream, sliced };
         return attempts(&mut sending, group, &asking).await;
     }
-    let lease = gw.session.choose(&group, &asking, &Round::default(), &gw.meters.sticky);
+    let lease = gw.session.choose(&group, &asking, &Round::default(), &gw.meters.sticky).await;
     // Nothing is read again, so what was read goes before the body does (001, "Early release").
     drop(asking);
     drop((rid, prompt, said));
@@ -201,13 +208,12 @@ async fn attempts(
     mut group: Arc<Group>,
     asking: &Asking<'_>,
 ) -> Result<Reply, Refusal> {
-    let Call { gw, route, .. } = sending.call;
+    let Call { gw, route, wanted, .. } = sending.call;
     let begun = Instant::now();
     let (mut attempts, mut round, mut last) = (Attempts::default(), Round::default(), None);
     for made in 1.. {
-        let Some(lease) = gw.session.choose(&group, asking, &round, &gw.meters.sticky) else {
-            break;
-        };
+        let choice = gw.session.choose(&group, asking, &round, &gw.meters.sticky);
+        let Some(lease) = choice.await else { break };
         let (upstream, receipt) = (Arc::clone(&lease.upstream), lease.receipt);
         let deadline = begun + timeout(gw, &upstream);
         let sent = sending.to(&group, lease, deadline).await;
@@ -238,7 +244,7 @@ async fn attempts(
         }
         // The fleet may have changed while the worker was busy failing.
         if let Some(now) = gw.fleet.load().group(&group.model) {
-            group = Arc::clone(now);
+            group = gw.fleet.under(Arc::clone(now), wanted, &gw.meters);
         }
     }
     match last {
@@ -271,11 +277,11 @@ impl Sending<'_> {
     async fn to(
         &mut self,
         group: &Group,
-        lease: Lease,
+        mut lease: Lease,
         deadline: Instant,
     ) -> Result<(Sent, Reply), Refusal> {
         let gw = self.call.gw;
-        let upstream = Arc::clone(&lease.upstream);
+        let (upstream, session) = (Arc::clone(&lease.upstream), lease.session.take());
         if upstream.worker.vetoed() {
             // A report came in since it was looked at.
             gw.meters.overload.shed_dispatch.inc();
@@ -287,6 +293,9 @@ impl Sending<'_> {
             Sent::Failed(fault) => gw.meters.router.attempt(fault.status(), fault.code()),
         }
         reply.headers_mut().insert(ROUTED_WORKER, upstream.routed.clone());
+        if let Some(id) = session {
+            reply.headers_mut().insert(SESSION_ID, id);
+        }
         Ok((sent, reply))
     }
 }

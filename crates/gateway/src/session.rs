@@ -1,8 +1,16 @@
 //! The choice of a worker: a key's pin, else the policy. Only this module writes pins.
 
+mod affinity;
+mod ids;
 mod lease;
 mod responses;
+mod sharing;
 mod snapshot;
+#[cfg_attr(
+    not(feature = "redis"),
+    expect(dead_code, reason = "a build without any store makes no use of what is around one")
+)]
+mod store;
 
 use std::sync::Arc;
 
@@ -12,20 +20,26 @@ use smallvec::SmallVec;
 use smg_decide::fleet::{Leg, WorkerId};
 use smg_decide::keys::scope::{Hashing, KeyHash, Scope};
 use smg_decide::keys::{self, Key, Places, Sight, Treatment};
+use smg_decide::mode::{self, Mode};
 use smg_decide::pins::table::Table;
 use smg_decide::pins::{Outcome, Rules};
-use smg_decide::place::{Ask, Assignment, Candidates, Policy, Prompt};
+use smg_decide::place::{Ask, Assignment, Candidates, Imbalance, Prompt, Sought};
 use smg_decide::seat::{Look, Seat};
 use smg_wire::header::ROUTING_KEY;
 
+use self::affinity::Presented;
+use self::ids::Ids;
 use self::lease::Flight;
 pub(crate) use self::lease::Lease;
 pub(crate) use self::responses::Responses;
+pub(crate) use self::sharing::share;
+pub use self::sharing::try_out as try_store;
 pub use self::snapshot::try_out as try_snapshot;
+use self::store::Shared;
 
 use crate::clock::Clock;
 use crate::fleet::{Group, Roster};
-use crate::settings::{Eviction, Sticky};
+use crate::settings::{Affinity, Eviction, Sticky};
 use crate::telemetry::StickyMeters;
 
 /// Names a worker outright, for `consistent_hashing`.
@@ -41,6 +55,10 @@ pub(crate) struct Session {
     /// The pins of `manual`, by leg: the same table, so that one bound holds for all pins.
     manual: Arc<Table>,
     pub(crate) responses: Arc<Responses>,
+    ids: Ids,
+    imbalance: Option<Imbalance>,
+    /// Where replicas share what session keys are pinned to.
+    store: Option<Arc<Shared>>,
     clock: Clock,
 }
 
@@ -49,6 +67,7 @@ pub(crate) struct Session {
 pub(crate) struct Asking<'a> {
     treatment: Treatment,
     key: Option<Key<'a>>,
+    presented: Presented<'a>,
     pub(crate) ask: Ask<'a>,
     pub(crate) way: Way,
 }
@@ -76,6 +95,13 @@ pub(crate) enum Way {
     Home(WorkerId),
 }
 
+impl Asking<'_> {
+    /// Whether it goes on with what is somewhere, so that its answer says where that is.
+    const fn goes_on(&self) -> bool {
+        matches!(self.way, Way::Sticky | Way::Home(_))
+    }
+}
+
 /// What earlier attempts of a request leave for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
@@ -94,6 +120,9 @@ impl Session {
             manual: Arc::new(pins.also(Rules::MANUAL)),
             pins: Arc::new(pins),
             responses: Arc::new(Responses::new(clock)),
+            ids: Ids::new(&[], true),
+            imbalance: None,
+            store: None,
             clock,
             rules,
         };
@@ -101,6 +130,12 @@ impl Session {
             snapshot::restore(&mut session, &file, fleet);
         }
         session
+    }
+
+    /// The same for agents' sessions too, with what replicas share.
+    pub(crate) fn sharing(self, affinity: &Affinity, store: Option<Arc<Shared>>) -> Self {
+        let ids = Ids::new(&affinity.id_secrets, affinity.accept_bare);
+        Self { ids, imbalance: affinity.imbalance, store, ..self }
     }
 
     /// Whether the override is on, so that every body is read for its `rid`.
@@ -113,31 +148,48 @@ impl Session {
         format!("{:?}", self.hashing.hash(Scope { model: None, leg: Leg::Regular }, messages))
     }
 
-    /// Key: what the choice may look at under this policy.
+    /// Key: what the choice may look at under the group's policy.
     pub(crate) fn asking<'a>(
         &self,
-        policy: &dyn Policy,
+        group: &Group,
         headers: &'a HeaderMap,
         told: Told<'a>,
     ) -> Asking<'a> {
         let Told { rid, opening, prompt } = told;
+        let uses = group.policy.keys();
         let value = |name: &HeaderName| headers.get(name).map(|value| value.as_bytes());
         let listed = self.rules.headers.iter().map(value);
         let places = Places { rid, listed, own: value(&ROUTING_KEY), opening };
-        let Sight { treatment, key, seen } =
-            keys::sight(policy.keys(), self.rules.key_override, places);
+        let Sight { treatment, key, seen } = keys::sight(uses, self.rules.key_override, places);
+        let (presented, sought) = match mode::of(false, uses) {
+            Mode::Affinity => self.presented(&group.model, key.map(|key| key.text), headers),
+            Mode::Keys | Mode::Providers => (Presented::default(), Sought::default()),
+        };
         let ask = Ask {
+            sought,
             key: seen.map(|key| key.text),
             target: value(&TARGET_WORKER).filter(|_| treatment == Treatment::HashOwn),
             prompt,
             now: self.clock.millis(),
             ..Ask::default()
         };
-        Asking { treatment, key, ask, way: Way::Sticky }
+        Asking { treatment, key, presented, ask, way: Way::Sticky }
     }
 
     /// Choose: a worker for the request, counted as in flight there; `None` when none is available.
-    pub(crate) fn choose(
+    pub(crate) async fn choose(
+        &self,
+        group: &Group,
+        asking: &Asking<'_>,
+        round: &Round,
+        meters: &StickyMeters,
+    ) -> Option<Lease> {
+        let mut lease = self.chosen(group, asking, round, meters).await?;
+        lease.session = self.id(asking, &group.model, &lease.upstream);
+        Some(lease)
+    }
+
+    async fn chosen(
         &self,
         group: &Group,
         asking: &Asking<'_>,
@@ -146,6 +198,9 @@ impl Session {
     ) -> Option<Lease> {
         let now = self.clock.millis();
         match asking.way {
+            Way::Sticky if asking.treatment == Treatment::Session => {
+                self.affine(group, asking, round).await
+            }
             Way::Sticky => self.sticky(group, asking, round, meters),
             Way::Anywhere => {
                 let candidates = Candidates::new(&group.workers, &round.excluded).at(now);
@@ -263,7 +318,11 @@ impl Session {
     }
 
     fn hash(&self, model: Option<&str>, key: Key<'_>) -> KeyHash {
-        self.hashing.hash(Scope { model, leg: Leg::Regular }, key.text.as_bytes())
+        self.hash_bytes(model, key.text.as_bytes())
+    }
+
+    fn hash_bytes(&self, model: Option<&str>, key: &[u8]) -> KeyHash {
+        self.hashing.hash(Scope { model, leg: Leg::Regular }, key)
     }
 
     fn entries(&self) -> usize {

@@ -13,13 +13,15 @@ pub use smg_decide::fleet::overload::Rules as OverloadRules;
 pub use smg_decide::place::cache_aware::{
     Kind as CacheIndex, Params as CacheParams, Rules as CacheRules, Scoring,
 };
-pub use smg_decide::place::{Assignment, Boundaries, BucketRules, ExpectedWait, PrefixRules};
+pub use smg_decide::place::{
+    Assignment, Boundaries, BucketRules, ExpectedWait, Imbalance, PrefixRules,
+};
 pub use smg_decide::retry::Rules as RetryRules;
 pub use smg_wire::cors::{Cors, origin};
 
 pub use crate::access::Secret;
 pub use crate::edge::ServerTls;
-pub use crate::session::try_snapshot;
+pub use crate::session::{try_snapshot, try_store};
 
 use crate::upstream::{Origin, WorkerTls};
 
@@ -52,6 +54,8 @@ pub struct Settings {
     pub index_sweep: Option<Duration>,
     /// Keys and pins.
     pub sticky: Sticky,
+    /// Agents' sessions, and what clients may ask for.
+    pub affinity: Affinity,
     /// `--max-concurrent-requests` and what belongs to it; `None` for no bound.
     pub admission: Option<AdmissionRules>,
     /// Request and answer sizes.
@@ -108,7 +112,7 @@ pub struct Placement {
 }
 
 /// `--policy`, and the worker label `policy`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PolicyName {
     /// One after the other.
     RoundRobin,
@@ -130,11 +134,13 @@ pub enum PolicyName {
     Bucket,
     /// Where most of the prompt is cached already.
     CacheAware,
+    /// By an agent's session.
+    SessionAffinity,
 }
 
 impl PolicyName {
     /// Every policy.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::RoundRobin,
         Self::Random,
         Self::Passthrough,
@@ -145,6 +151,7 @@ impl PolicyName {
         Self::Manual,
         Self::Bucket,
         Self::CacheAware,
+        Self::SessionAffinity,
     ];
 
     /// The name in flags, labels and metrics.
@@ -161,6 +168,7 @@ impl PolicyName {
             Self::Manual => "manual",
             Self::Bucket => "bucket",
             Self::CacheAware => "cache_aware",
+            Self::SessionAffinity => "session_affinity",
         }
     }
 
@@ -197,6 +205,35 @@ pub struct Sticky {
     pub max_keys: Option<usize>,
     /// `--sticky-snapshot`: where pins outlive a restart.
     pub snapshot: Option<PathBuf>,
+}
+
+/// Agents' sessions (004), and what clients may ask for.
+#[derive(Clone, Debug, Default)]
+pub struct Affinity {
+    /// `--lock-policy`: the header `routing-strategy` is not heard.
+    pub lock_policy: bool,
+    /// `--session-id-secret`: ids are encrypted under the first, and read under each; without one they
+    /// show the worker's address.
+    pub id_secrets: Vec<Secret>,
+    /// `--session-id-accept-bare`: beside encrypted ids those are read that show an address.
+    pub accept_bare: bool,
+    /// `--forward-session-headers`: engines get the session headers too.
+    pub forward_headers: bool,
+    /// `--affinity-imbalance-…`: when a key leaves a hot worker.
+    pub imbalance: Option<Imbalance>,
+    /// `--redis-url` and what belongs to it: where replicas share what keys are pinned to.
+    pub store: Option<SharedStore>,
+}
+
+/// Where replicas share what keys are pinned to.
+#[derive(Clone, Debug)]
+pub struct SharedStore {
+    /// `--redis-url`, or what `REDIS_HOST` and its kin come to; it may hold a password.
+    pub url: Secret,
+    /// `--sticky-store-timeout-ms`: the longest a request waits for it.
+    pub timeout: Duration,
+    /// `--sticky-store-secret`: what keys are hashed with before they go there.
+    pub secret: Option<Secret>,
 }
 
 /// When idle pins go.

@@ -10,6 +10,7 @@ mod overload;
 mod policies;
 mod router;
 mod sticky;
+mod store;
 mod trees;
 mod usage;
 mod worker;
@@ -23,6 +24,7 @@ pub(crate) use self::overload::OverloadMeters;
 pub(crate) use self::policies::{BranchMeters, PolicyMeters};
 pub(crate) use self::router::{ModelMeters, RouterMeters};
 pub(crate) use self::sticky::StickyMeters;
+pub(crate) use self::store::{StoreMeters, StoreOp, StoreResult};
 pub(crate) use self::trees::TreeMeters;
 pub(crate) use self::usage::UsageMeters;
 pub(crate) use self::worker::{WorkerMeters, WorkerMetersRoot};
@@ -42,6 +44,7 @@ pub(crate) struct Meters {
     pub(crate) overload: OverloadMeters,
     pub(crate) policies: PolicyMeters,
     pub(crate) sticky: StickyMeters,
+    pub(crate) store: StoreMeters,
     pub(crate) retries: RetryMeters,
     pub(crate) trees: TreeMeters,
     pub(crate) discovery: DiscoveryMeters,
@@ -63,6 +66,7 @@ impl Meters {
             overload: OverloadMeters::new(&registry)?,
             policies: PolicyMeters::new(&registry)?,
             sticky: StickyMeters::new(&registry)?,
+            store: StoreMeters::new(&registry)?,
             retries: RetryMeters::new(&registry)?,
             trees: TreeMeters::new(&registry)?,
             discovery: DiscoveryMeters::new(&registry)?,

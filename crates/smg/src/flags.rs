@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod access;
+mod affinity;
 mod limits;
 mod others;
 mod placement;
 mod tls;
 
 pub(crate) use access::AccessFlags;
+pub(crate) use affinity::AffinityFlags;
 pub(crate) use limits::LimitFlags;
 pub(crate) use others::OtherFlags;
 pub(crate) use placement::{IndexChoice, LoadFlags, PlacementFlags, PolicyChoice};
@@ -132,6 +134,9 @@ pub(crate) struct Flags {
 
     #[command(flatten)]
     pub(crate) sticky: StickyFlags,
+
+    #[command(flatten)]
+    pub(crate) affinity: AffinityFlags,
 
     #[command(flatten)]
     pub(crate) requests: RequestFlags,

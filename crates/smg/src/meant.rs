@@ -17,6 +17,7 @@ use smg_gateway::upstream::Origin;
 use crate::flags::{AssignmentChoice, Flags, HealthFlags, PolicyChoice, RetryFlags, StickyFlags};
 
 mod access;
+mod affinity;
 mod limits;
 mod others;
 mod placement;
@@ -62,6 +63,7 @@ pub(crate) fn settings(flags: &Flags) -> Meant<Settings> {
         startup: startup(flags)?,
         health: health(&flags.health)?,
         sticky: sticky(&flags.sticky)?,
+        affinity: affinity::affinity(&flags.affinity, &affinity::RedisEnv::read())?,
         admission: limits::admission(&flags.limits)?,
         bodies: limits::bodies(&flags.requests, &flags.limits)?,
         clients: limits::clients(&flags.limits)?,

@@ -8,6 +8,8 @@
 
 #[path = "binary/rig.rs"]
 mod rig;
+#[path = "binary/shared_store.rs"]
+mod shared_store;
 #[path = "binary/tls.rs"]
 mod tls;
 

@@ -8,6 +8,16 @@ use crate::cors::is_cors;
 pub const ROUTED_WORKER: HeaderName = HeaderName::from_static("x-smg-routed-worker-id");
 /// The default routing-key header.
 pub const ROUTING_KEY: HeaderName = HeaderName::from_static("x-smg-routing-key");
+/// The policy that a client wants for one request (004).
+pub const STRATEGY: HeaderName = HeaderName::from_static("routing-strategy");
+/// The session id that the gateway issues (004).
+pub const SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
+/// The session key that the caller owns (004).
+pub const SESSION_KEY: HeaderName = HeaderName::from_static("x-aibrix-session-key");
+/// The session key that a session descends from (ours).
+pub const PARENT_KEY: HeaderName = HeaderName::from_static("x-smg-parent-key");
+/// Over how many workers a session is spread (ours).
+pub const SPREAD: HeaderName = HeaderName::from_static("x-smg-spread");
 /// The request id that answers carry.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -27,6 +37,12 @@ pub fn goes_to_vendor(name: &HeaderName) -> bool {
     name.as_str().starts_with("openai-")
 }
 
+/// Whether a header names a session: it is passed on to the worker only if the operator wants that.
+#[must_use]
+pub fn names_session(name: &HeaderName) -> bool {
+    [SESSION_ID, SESSION_KEY, PARENT_KEY].contains(name)
+}
+
 /// Whether a worker's header is passed on to the client: all but the hop's own (RFC 9110, 7.6.1),
 /// the framing that this hop writes anew, and what only the gateway may say.
 #[must_use]
@@ -40,7 +56,8 @@ pub fn goes_downstream(name: &HeaderName) -> bool {
         header::PROXY_AUTHENTICATE,
         header::CONTENT_LENGTH,
     ];
-    const OURS: [&str; 4] = ["keep-alive", "proxy-connection", "x-request-id", "x-session-id"];
+    const OURS: [&str; 5] =
+        ["keep-alive", "proxy-connection", "x-request-id", "x-session-id", "x-aibrix-session-key"];
     let text = name.as_str();
     let ours = OURS.contains(&text) || text.starts_with("x-smg-") || is_cors(name);
     !HOP.contains(name) && !ours
@@ -86,6 +103,10 @@ mod tests {
             "x-smg-target-worker",
             "authorization",
             "x-api-key",
+            "x-session-id",
+            "x-aibrix-session-key",
+            "routing-strategy",
+            "target-pod",
         ] {
             assert!(!goes_upstream(&name(dropped)), "{dropped}");
         }
@@ -106,6 +127,7 @@ mod tests {
             "x-smg-routed-worker-id",
             "x-request-id",
             "x-session-id",
+            "x-aibrix-session-key",
             "access-control-allow-origin",
         ] {
             assert!(!goes_downstream(&name(dropped)), "{dropped}");

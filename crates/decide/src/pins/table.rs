@@ -155,6 +155,11 @@ impl Table {
         record.pin.remembered().next()
     }
 
+    /// Whether a key has a request in flight anywhere.
+    pub fn is_flying(&self, key: KeyHash) -> bool {
+        self.kept.shard(key).flying.contains_key(&key)
+    }
+
     /// Counts a request of a key that is not pinned here; true for its first one in flight there.
     pub fn enter(&self, key: KeyHash, worker: WorkerId) -> bool {
         self.kept.shard(key).enter(key, worker)

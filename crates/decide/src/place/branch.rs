@@ -25,6 +25,24 @@ pub enum Branch {
     ExpectedWaitFallback,
     /// `cache_aware`: the holder is too busy, or gone.
     Spill,
+    /// `session_affinity`: the id names an available worker.
+    IdHit,
+    /// `session_affinity`: the id names none. Counted beside the branch that then decides.
+    IdStale,
+    /// `session_affinity`: the key's worker is known, and available.
+    KeyHit,
+    /// `session_affinity`: the shared store had no worker for the key, and has this one now.
+    KeyClaimed,
+    /// `session_affinity`: the shared store has another worker for the key than this replica meant.
+    KeyAdopted,
+    /// `session_affinity`: the key's worker is not available, and the key moved for all replicas.
+    KeyMoved,
+    /// `session_affinity`: the key was hashed onto the ready workers.
+    Rendezvous,
+    /// `session_affinity`: neither id nor key, so any worker.
+    Random,
+    /// `session_affinity`: the key's worker had too much to do, and the key moved for all replicas.
+    GateLeft,
     /// No candidate was available.
     NoHealthyWorkers,
 }
@@ -43,6 +61,18 @@ impl Branch {
         [Self::RingHit, Self::LoadBalanceWalk, Self::NoRoutingKey, Self::NoHealthyWorkers];
     /// How `cache_aware` may.
     pub const CACHE_AWARE: [Self; 3] = [Self::TreeMatch, Self::ExpectedWaitFallback, Self::Spill];
+    /// How `session_affinity` may.
+    pub const SESSION_AFFINITY: [Self; 9] = [
+        Self::IdHit,
+        Self::IdStale,
+        Self::KeyHit,
+        Self::KeyClaimed,
+        Self::KeyAdopted,
+        Self::KeyMoved,
+        Self::Rendezvous,
+        Self::Random,
+        Self::GateLeft,
+    ];
 
     /// The metric label.
     #[must_use]
@@ -59,6 +89,15 @@ impl Branch {
             Self::TreeMatch => "tree_match",
             Self::ExpectedWaitFallback => "expected_wait_fallback",
             Self::Spill => "spill",
+            Self::IdHit => "id_hit",
+            Self::IdStale => "id_stale",
+            Self::KeyHit => "key_hit",
+            Self::KeyClaimed => "key_claimed",
+            Self::KeyAdopted => "key_adopted",
+            Self::KeyMoved => "key_moved",
+            Self::Rendezvous => "rendezvous",
+            Self::Random => "random",
+            Self::GateLeft => "gate_left",
             Self::NoHealthyWorkers => "no_healthy_workers",
         }
     }

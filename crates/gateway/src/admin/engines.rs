@@ -225,7 +225,7 @@ fn forget(gw: &Gateway, flushed: &Upstream) {
     let same = |upstream: &&Arc<Upstream>| Arc::ptr_eq(&upstream.pool, &flushed.pool);
     for upstream in fleet.upstreams.iter().filter(same) {
         let groups = upstream.card.models.iter().filter_map(|model| fleet.models.get(model));
-        groups.for_each(|group| group.policy.forget(upstream.worker.id));
+        groups.for_each(|group| group.forget(upstream.worker.id));
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, polling: Lo
 fn needed(gw: &Gateway, upstream: &Upstream) -> bool {
     let fleet = gw.fleet.load();
     let mut groups = upstream.card.models.iter().filter_map(|model| fleet.models.get(model));
-    groups.any(|group| group.policy.reads_loads())
+    groups.any(|group| group.reads_loads())
 }
 
 /// Ranks as one worker: counts and speeds add up, the use of caches is averaged.

@@ -23,6 +23,10 @@ pub(crate) struct Upstream {
     pub(crate) meters: WorkerMeters,
     /// The value of `x-smg-routed-worker-id`.
     pub(crate) routed: HeaderValue,
+    /// Its address as ids and shared pins have it.
+    pub(crate) address: Box<str>,
+    /// The id that names it openly (`x-session-id`, 004).
+    pub(crate) session: HeaderValue,
     /// The id in `/workers/{id}`.
     pub(crate) uuid: Uuid,
     /// What it said of itself.

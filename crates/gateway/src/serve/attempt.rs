@@ -7,7 +7,7 @@ use http::{Request, Response, Version};
 use smg_decide::retry::{Fault, MAX_RESEND_BYTES, Sent};
 use smg_decide::settle::End;
 use smg_wire::header::{
-    goes_downstream, goes_to_vendor, goes_upstream, is_event_stream, nominated,
+    goes_downstream, goes_to_vendor, goes_upstream, is_event_stream, names_session, nominated,
 };
 use smg_wire::json::splice::{self, Edit};
 use smg_wire::route::{Carries, Inference};
@@ -124,6 +124,8 @@ async fn send(
 /// The request as it goes to this worker.
 fn written(call: Call<'_>, upstream: &Upstream, body: Outgoing) -> Request<Outgoing> {
     let (flows, external) = (matches!(body, Outgoing::Flowing(_)), upstream.card.is_external());
+    // A vendor's engines have no use for them.
+    let forwards = call.gw.settings.affinity.forward_headers && !external;
     let mut request = Request::new(body);
     *request.method_mut() = call.head.method.clone();
     *request.uri_mut() = target(call, upstream);
@@ -137,7 +139,8 @@ fn written(call: Call<'_>, upstream: &Upstream, body: Outgoing) -> Request<Outgo
         // What flows was not decoded.
         let goes = goes_upstream(name)
             || (flows && *name == header::CONTENT_ENCODING)
-            || (external && goes_to_vendor(name));
+            || (external && goes_to_vendor(name))
+            || (forwards && names_session(name));
         if goes && !nominated(&call.head.headers, name) {
             headers.append(name.clone(), value.clone());
         }

@@ -23,19 +23,20 @@ pub(super) fn made(call: Call<'_>, body: &Incoming) -> Option<Plan> {
     }
     let (gw, headers) = (call.gw, &call.head.headers);
     let fleet = gw.fleet.load();
+    let (reads, whole) = gw.fleet.reads_prompt(call.wanted);
     let hinted = headers.get(ROUTING_TOKENS).is_some_and(|v| hint::is_valid(v.as_bytes()));
     Some(rules::plan(&Facts {
         external: fleet.external,
         model_selection: gw.limits.bodies.model_selection,
         key_override: gw.session.reads_rid(),
-        needs_prompt: fleet.reads_prompt && !hinted,
+        needs_prompt: reads && !hinted,
         several_models: fleet.models.len() > 1,
         worker_mutates: fleet.mutates,
         content_length: body.size_hint().exact(),
         retries: gw.limits.retry.attempts > 1,
         max_buffered: gw.limits.bodies.max_buffered,
         peek: gw.limits.bodies.peek > 0 && coding::of(headers) == Ok(None),
-        needs_whole_prompt: fleet.reads_whole_prompt,
+        needs_whole_prompt: whole,
         ..Facts::default()
     }))
 }
@@ -43,17 +44,17 @@ pub(super) fn made(call: Call<'_>, body: &Incoming) -> Option<Plan> {
 /// Looks at the beginning of a body, no further than it takes to know what decides.
 pub(super) async fn look(call: Call<'_>, body: Incoming) -> Result<Begun, Fault> {
     let gw = call.gw;
-    let fleet = gw.fleet.load();
     let whose =
         if gw.session.reads_rid() { &[Field::Model, Field::Rid][..] } else { &[Field::Model] };
     // Nobody can say how much of a prompt is enough.
-    let wanted = if fleet.reads_prompt { &[] } else { whose };
+    let wanted = if gw.fleet.reads_prompt(call.wanted).0 { &[] } else { whose };
     Begun::look(body, gw.limits.bodies.peek, wanted, gw.limits.flow.stall).await
 }
 
 /// Holds a streamed plan against the fleet as it is now, and counts what comes of it: the workers to
 /// choose from, or nobody, when the body has to be read after all.
-pub(super) fn met(gw: &Gateway, plan: Plan, fields: &Fields<'_>) -> Option<Arc<Group>> {
+pub(super) fn met(call: Call<'_>, plan: Plan, fields: &Fields<'_>) -> Option<Arc<Group>> {
+    let gw = call.gw;
     let fleet = gw.fleet.load();
     let said = fields.model();
     let named = said.as_ref().ok().and_then(|name| fleet.models.get(name.as_deref()?));
@@ -71,7 +72,8 @@ pub(super) fn met(gw: &Gateway, plan: Plan, fields: &Fields<'_>) -> Option<Arc<G
         available: available.is_some(),
     });
     count(gw, Some(plan));
-    available.filter(|_| plan.path != Path::Buffered).cloned()
+    let group = available.filter(|_| plan.path != Path::Buffered).cloned()?;
+    Some(gw.fleet.under(group, call.wanted, &gw.meters))
 }
 
 /// Counts the deciding rule, once for each request on a route that may stream.

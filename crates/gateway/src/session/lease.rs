@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use http::HeaderValue;
+
 use crate::clock::Clock;
 use crate::fleet::{Group, Upstream};
 use smg_decide::fleet::breaker::State;
@@ -20,6 +22,8 @@ pub(crate) struct Lease {
     pub(crate) receipt: Receipt,
     /// What pins had to do with it.
     pub(crate) outcome: Outcome,
+    /// The id that the answer is to carry, for a request of a session (004).
+    pub(crate) session: Option<HeaderValue>,
     charge: Charge,
     /// Whether it is a probe of a half-open breaker.
     probe: bool,
@@ -64,7 +68,7 @@ impl Lease {
         }
         let (receipt, probe) = (Receipt::default(), passed.is_some());
         let outcome = Outcome::NoRoutingId;
-        Some(Self { upstream, receipt, outcome, charge, probe, clock, flight: None })
+        Some(Self { upstream, receipt, outcome, session: None, charge, probe, clock, flight: None })
     }
 
     /// The same as pins had it.

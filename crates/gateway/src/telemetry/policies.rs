@@ -13,6 +13,7 @@ pub(crate) struct PolicyMeters {
     consistent_hashing: Arc<BranchMeters>,
     prefix_hash: Arc<BranchMeters>,
     cache_aware: Arc<BranchMeters>,
+    session_affinity: Arc<BranchMeters>,
     /// For the policies that have one way only.
     plain: Arc<BranchMeters>,
 }
@@ -54,6 +55,10 @@ impl PolicyMeters {
                 counters: counters("smg_cache_aware_policy_branch_total", &Branch::CACHE_AWARE)?,
                 matched: Some(matched),
             }),
+            session_affinity: Arc::new(BranchMeters {
+                counters: counters("smg_session_affinity_branch_total", &Branch::SESSION_AFFINITY)?,
+                matched: None,
+            }),
             plain: Arc::default(),
         })
     }
@@ -64,6 +69,7 @@ impl PolicyMeters {
             "consistent_hashing" => &self.consistent_hashing,
             "prefix_hash" => &self.prefix_hash,
             "cache_aware" => &self.cache_aware,
+            "session_affinity" => &self.session_affinity,
             _ => &self.plain,
         };
         Arc::clone(meters)
@@ -112,6 +118,6 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
-        assert!(!text.contains("plain") && text.matches("_total{").count() == 12, "{text}");
+        assert!(!text.contains("plain") && text.matches("_total{").count() == 21, "{text}");
     }
 }

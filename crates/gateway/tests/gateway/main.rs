@@ -53,7 +53,10 @@ mod retries;
 #[cfg(test)]
 mod routes;
 #[cfg(test)]
+mod sessions;
+#[cfg(test)]
 mod slices;
+#[cfg(test)]
 mod slow_readers;
 #[cfg(test)]
 mod stickiness;

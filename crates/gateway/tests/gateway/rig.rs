@@ -244,6 +244,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             overload: OverloadRules::OFF,
         },
         sticky: Sticky { key_override: false, ..sticky() },
+        affinity: Default::default(),
         admission: None,
         bodies: bodies(),
         clients: Clients {

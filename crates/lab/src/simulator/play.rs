@@ -138,7 +138,7 @@ impl Play {
         let (pins, hashes) = match asking.treatment {
             Treatment::Pin | Treatment::PinManual => (true, false),
             Treatment::Hash | Treatment::HashOwn => (false, true),
-            Treatment::Ignore => (false, false),
+            Treatment::Ignore | Treatment::Session => (false, false),
         };
         ensure(asking.key.as_ref() == fate.name().map(|name| &name.key), || {
             format!("the key is {:?}, not that of {fate:?}", asking.key)

@@ -396,7 +396,7 @@ const fn whose(treatment: Treatment) -> Option<Whose> {
     match treatment {
         Treatment::Pin => Some(Whose::Override),
         Treatment::PinManual => Some(Whose::Manual),
-        Treatment::Ignore | Treatment::Hash | Treatment::HashOwn => None,
+        Treatment::Ignore | Treatment::Session | Treatment::Hash | Treatment::HashOwn => None,
     }
 }
 

@@ -173,4 +173,6 @@ pub(crate) enum PolicyChoice {
     Bucket,
     /// Where most of the prompt is cached already, unless that costs more than it saves
     CacheAware,
+    /// Sessions of agents by x-session-id and x-aibrix-session-key, the same on every replica
+    SessionAffinity,
 }

@@ -19,7 +19,7 @@ pub(super) fn refuse(flags: &OtherFlags) -> Meant<()> {
         (
             flags.enable_mesh,
             "--enable-mesh",
-            "replicas share no pins; send each conversation to the same replica, or use --policy \
+            "replicas tell each other nothing; use --policy session_affinity with --redis-url, or \
              consistent_hashing, which places alike on all of them",
         ),
         (

@@ -56,6 +56,7 @@ fn policy(choice: PolicyChoice, workers: usize) -> Meant<PolicyName> {
         PolicyChoice::Manual => PolicyName::Manual,
         PolicyChoice::Bucket => PolicyName::Bucket,
         PolicyChoice::CacheAware => PolicyName::CacheAware,
+        PolicyChoice::SessionAffinity => PolicyName::SessionAffinity,
     };
     if name == PolicyName::PowerOfTwo && workers < 2 {
         let why = format!("needs at least two different --worker-urls, found {workers}");

@@ -130,7 +130,7 @@ fn lines_of(out: impl std::io::Read + Send + 'static) -> Receiver<String> {
     receive
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 

@@ -110,6 +110,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
         },
         health: None,
         placement: placement(policy),
+        affinity: crate::settings::Affinity::default(),
         index_sweep: None,
         loads: LoadPolling {
             interval: Duration::from_secs(10),

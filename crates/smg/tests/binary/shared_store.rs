@@ -1,0 +1,258 @@
+//! Two replicas and a real Redis that is killed, frozen, restarted and emptied under them.
+
+use std::collections::BTreeSet;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::rig::{Gateway, Worker, free_port, get, launch, post_with};
+
+const BODY: &str = r#"{"model":"m","messages":[]}"#;
+const FLAGS: [&str; 4] = ["--policy", "session_affinity", "--health-check-interval-secs", "1"];
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Redis {
+    port: u16,
+    process: Child,
+}
+
+impl Redis {
+    fn start() -> Self {
+        let port = free_port();
+        Self { port, process: Self::spawn(port) }
+    }
+
+    fn spawn(port: u16) -> Child {
+        Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server: on Debian it is in the package redis-server")
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    fn restart(&mut self) {
+        self.process = Self::spawn(self.port);
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+
+    fn ask(&self, command: &[&str]) -> String {
+        let port = self.port.to_string();
+        let done = Command::new("redis-cli").args(["-p", &port]).args(command).output().unwrap();
+        String::from_utf8(done.stdout).unwrap()
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Two replicas before the same workers, connected to the store.
+fn replicas(workers: &[Worker], redis: &Redis) -> [Gateway; 2] {
+    let urls: Vec<_> = workers.iter().map(|worker| &*worker.url).collect();
+    let url = redis.url();
+    [0, 1].map(|_| {
+        let flags = [&FLAGS[..], &["--redis-url", &url]].concat();
+        let gateway = Gateway::start(&urls, &flags);
+        until("the store is used", || {
+            turn(&gateway, "warm up");
+            ops(&gateway, "claim", "ok") > 0
+        });
+        gateway
+    })
+}
+
+/// The worker that answered a request of this key.
+fn turn(gateway: &Gateway, key: &str) -> String {
+    let (status, body) = post_with(gateway.port, &format!("x-aibrix-session-key: {key}"), BODY);
+    assert_eq!(status, 200, "{body}");
+    body
+}
+
+fn ops(gateway: &Gateway, op: &str, result: &str) -> u64 {
+    let series = format!("smg_sticky_store_ops_total{{op=\"{op}\",result=\"{result}\"}} ");
+    let text = get(gateway.metrics, "/metrics").1;
+    let value = text.lines().find_map(|line| line.strip_prefix(&series).map(str::to_owned));
+    value.unwrap().parse().unwrap()
+}
+
+fn until(what: &str, so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        // sleeps because another process is waited for, which says nothing
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Who serves each of these keys, asked of both replicas; they must agree.
+fn owners(gateways: &[Gateway; 2], keys: usize) -> Vec<String> {
+    let owner = |n: usize| {
+        let [one, other] = gateways.each_ref().map(|gateway| turn(gateway, &format!("run-{n}")));
+        assert_eq!(one, other, "two replicas, two workers");
+        one
+    };
+    (0..keys).map(owner).collect()
+}
+
+#[test]
+fn fifty_first_requests_through_two_replicas_have_one_worker() {
+    let workers: Vec<_> = (0..4).map(|_| Worker::start()).collect();
+    let redis = Redis::start();
+    let gateways = replicas(&workers, &redis);
+    for round in 0..4 {
+        let key = format!("burst-{round}");
+        let used: BTreeSet<_> = std::thread::scope(|scope| {
+            let ask = |n: usize| {
+                let (gateway, key) = (&gateways[n % 2], &key);
+                scope.spawn(move || turn(gateway, key))
+            };
+            let asked: Vec<_> = (0..50).map(ask).collect();
+            asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+        });
+        assert_eq!(used.len(), 1, "{used:?}");
+    }
+}
+
+#[test]
+fn a_pin_has_no_key_in_it_lives_an_hour_and_outlives_more_workers() {
+    let workers: Vec<_> = (0..3).map(|_| Worker::start()).collect();
+    let redis = Redis::start();
+    let gateways = replicas(&workers[..2], &redis);
+    let before = owners(&gateways, 20);
+    let names = redis.ask(&["--scan", "--pattern", "*"]);
+    assert!(names.lines().count() == 21 && !names.contains("run-"), "{names}");
+    let first = names.lines().next().unwrap();
+    let life: u64 = redis.ask(&["PTTL", first]).trim().parse().unwrap();
+    assert!((3_500_000..=3_600_000).contains(&life), "{life}");
+    let url = redis.url();
+    let urls: Vec<_> = workers.iter().map(|worker| &*worker.url).collect();
+    let third = Gateway::start(&urls, &[&FLAGS[..], &["--redis-url", &url]].concat());
+    for (n, home) in before.iter().enumerate() {
+        assert_eq!(turn(&third, &format!("run-{n}")), *home, "no pinned key moves");
+    }
+}
+
+#[test]
+fn a_warm_key_asks_redis_nothing_and_hears_of_changes() {
+    let workers: Vec<_> = (0..2).map(|_| Worker::start()).collect();
+    let redis = Redis::start();
+    let gateways = replicas(&workers, &redis);
+    let home = turn(&gateways[0], "k");
+    let claims = ops(&gateways[0], "claim", "ok");
+    for _ in 0..20 {
+        assert_eq!(turn(&gateways[0], "k"), home);
+    }
+    assert_eq!(ops(&gateways[0], "claim", "ok"), claims);
+    // Somebody moves every key to the other worker.
+    let other = workers.iter().find(|worker| !home.contains(&worker.url)).unwrap();
+    for name in redis.ask(&["--scan", "--pattern", "smg:pin:*"]).lines() {
+        redis.ask(&["SET", name, other.url.trim_start_matches("http://")]);
+    }
+    until("the move is heard of", || turn(&gateways[0], "k").contains(&other.url));
+}
+
+#[test]
+fn redis_may_be_away_at_start_and_come_later() {
+    let workers: Vec<_> = (0..2).map(|_| Worker::start()).collect();
+    let mut redis = Redis::start();
+    redis.kill();
+    let mut command = launch([""; 0]);
+    command.env("REDIS_HOST", "127.0.0.1").env("REDIS_PORT", redis.port.to_string());
+    let urls: Vec<_> = workers.iter().map(|worker| &*worker.url).collect();
+    let gateway = Gateway::of(command, &urls, &FLAGS);
+    let home = turn(&gateway, "k");
+    redis.restart();
+    until("the store is used", || {
+        assert_eq!(turn(&gateway, "k"), home);
+        ops(&gateway, "claim", "ok") > 0
+    });
+    assert_eq!(redis.ask(&["DBSIZE"]).trim(), "1");
+}
+
+#[test]
+fn whatever_becomes_of_redis_no_request_fails_and_replicas_agree_again() {
+    let workers: Vec<_> = (0..4).map(|_| Worker::start()).collect();
+    let mut redis = Redis::start();
+    let gateways = replicas(&workers, &redis);
+    let before = owners(&gateways, 30);
+    let (over, served, slowest) =
+        (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for n in 0..4_usize {
+            let (gateways, over, served, slowest) = (&gateways, &over, &served, &slowest);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let count = served.fetch_add(1, Ordering::Relaxed);
+                    // A few warm keys, and one that is new each time.
+                    let new = format!("new-{n}-{count}");
+                    let key = if count % 2 == 0 { format!("run-{}", count % 30) } else { new };
+                    let begun = Instant::now();
+                    turn(&gateways[n % 2], &key);
+                    let took = usize::try_from(begun.elapsed().as_millis()).unwrap();
+                    slowest.fetch_max(took, Ordering::Relaxed);
+                }
+            });
+        }
+        let some = || {
+            let goal = served.load(Ordering::Relaxed) + 200;
+            until("requests go on", || served.load(Ordering::Relaxed) >= goal);
+        };
+        some();
+        redis.kill();
+        some();
+        redis.restart();
+        some();
+        redis.signal("STOP");
+        some();
+        redis.signal("CONT");
+        some();
+        redis.ask(&["FLUSHALL"]);
+        some();
+        over.store(true, Ordering::Relaxed);
+    });
+    let slowest = slowest.into_inner();
+    assert!(slowest < 3000, "one took {slowest} ms");
+    assert_eq!(owners(&gateways, 30), before, "nobody moved: keys hash to where they were");
+    until("the store is used again", || {
+        let asked = ops(&gateways[0], "claim", "ok");
+        turn(&gateways[0], &format!("after-{asked}"));
+        ops(&gateways[0], "claim", "ok") > asked
+    });
+}
+
+#[test]
+fn children_start_where_their_parent_is_pinned() {
+    let workers: Vec<_> = (0..4).map(|_| Worker::start()).collect();
+    let redis = Redis::start();
+    let gateways = replicas(&workers, &redis);
+    let home = turn(&gateways[0], "parent");
+    // Not where the parent hashes to, but where it was moved.
+    let other = workers.iter().find(|worker| !home.contains(&worker.url)).unwrap();
+    for name in redis.ask(&["--scan", "--pattern", "smg:pin:*"]).lines() {
+        redis.ask(&["SET", name, other.url.trim_start_matches("http://")]);
+    }
+    until("the move is heard of", || turn(&gateways[0], "parent").contains(&other.url));
+    for n in 0..16 {
+        let born = format!("child-{n}\r\nx-smg-parent-key: parent");
+        assert!(turn(&gateways[n % 2], &born).contains(&other.url));
+        // Once it is born it needs nobody.
+        assert!(turn(&gateways[(n + 1) % 2], &format!("child-{n}")).contains(&other.url));
+    }
+}
