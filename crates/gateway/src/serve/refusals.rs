@@ -48,3 +48,9 @@ pub(super) fn bad_body(bad: Bad) -> Refusal {
     let refusal = Refusal::new(StatusCode::BAD_REQUEST, bad.code(), bad.to_string());
     Refusal { param: bad.param(), ..refusal }
 }
+
+/// Counts a refusal made in a worker's place.
+pub(super) fn counted(gw: &Gateway, refusal: Refusal) -> Refusal {
+    gw.meters.router.attempt(refusal.status.as_u16(), refusal.code);
+    refusal
+}
