@@ -68,8 +68,7 @@ impl LargeChats {
         let room = LARGE_CHAT - opening.len() - after.len() - 2 * LARGE_NAME;
         let mut shared = String::with_capacity(room);
         // Lines as people and programs write them: a backslash in every 50 bytes.
-        let line = r"The tide comes in twice a day, and twice it goes.
-";
+        let line = r"The tide comes in twice a day, and twice it goes.\n";
         let (before, behind) = (r#",{"role":"user","content":""#, r#""}"#);
         while shared.len() < room {
             let len = LARGE_MESSAGE.min(room - shared.len());
