@@ -89,12 +89,7 @@ impl LargeChats {
     pub(crate) fn chat(number: usize) -> LargeChat {
         let (opening, after) = Self::ends(&format!("{number:0LARGE_NAME$}"));
         let mut head = head(None);
-        let _ = write!(
-            head,
-            "content-length: {LARGE_CHAT}
-
-{opening}"
-        );
+        let _ = write!(head, "content-length: {LARGE_CHAT}\r\n\r\n{opening}");
         LargeChat { before: head.into_bytes(), after: after.into_bytes() }
     }
 
