@@ -4,6 +4,7 @@ mod budget;
 mod coded;
 mod flow;
 mod peeked;
+mod room;
 
 use std::time::Duration;
 
@@ -20,11 +21,8 @@ pub(crate) use self::flow::{Banks, Flow, Stopped, Upload};
 pub(crate) use self::peeked::Begun;
 
 use self::budget::Charge;
+use self::room::Room;
 use crate::admission::RETRY_AFTER_SECS;
-
-/// Room made at once for a body that claims to be large; the rest comes as it arrives, so that a
-/// claim costs nothing.
-const FIRST_ROOM: u64 = 1 << 20;
 
 /// How much of a body is read before others have a turn: whoever uploads faster than it can be copied
 /// would hold its thread, and small requests on it, for as long as it can.
@@ -85,12 +83,14 @@ pub(crate) async fn take_decoded(
 async fn read(start: Bytes, mut body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
     let limit = bounds.bytes;
     let mut charge = Charge::none(bounds.budget.clone());
-    let claimed = body.size_hint().lower() + start.len() as u64;
+    let claimed = usize::try_from(body.size_hint().lower()).unwrap_or(limit);
+    let claimed = claimed.saturating_add(start.len()).min(limit);
     let mut first = start;
-    let mut rest = Vec::new();
+    let mut room: Option<Room> = None;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| aborted())?.into_data() else { continue };
-        let len = first.len() + rest.len() + data.len();
+        let before = room.as_ref().map_or(first.len(), Room::len);
+        let len = before + data.len();
         if len > limit {
             return Err(too_large(limit));
         }
@@ -98,20 +98,24 @@ async fn read(start: Bytes, mut body: Incoming, bounds: &Bounds) -> Result<Bytes
             return Err(no_room());
         }
         // A small body arrives in one piece and is never copied.
-        if first.is_empty() && rest.is_empty() {
+        if before == 0 {
             first = data;
             continue;
         }
-        if rest.is_empty() {
-            rest.reserve(usize::try_from(claimed.min(FIRST_ROOM)).unwrap_or_default());
-            rest.extend_from_slice(&std::mem::take(&mut first));
-        }
-        rest.extend_from_slice(&data);
-        if rest.len() / TURN > (rest.len() - data.len()) / TURN {
+        let room = room.get_or_insert_with(|| {
+            let mut room = Room::claimed(claimed);
+            room.push(&std::mem::take(&mut first));
+            room
+        });
+        room.push(&data);
+        if len / TURN > before / TURN {
             tokio::task::yield_now().await;
         }
     }
-    Ok(if rest.is_empty() { first } else { charge.seal(rest) })
+    Ok(match room {
+        Some(room) => room.seal(charge),
+        None => first,
+    })
 }
 
 /// Whether nobody reads the rest of an upload that is refused like this.

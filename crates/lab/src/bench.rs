@@ -166,7 +166,7 @@ async fn run_rounds(
     let mut table = Table::new(row);
     let window = Duration::from_secs(u64::from(args.seconds));
     for round in 1..=args.rounds {
-        for &contender in contenders {
+        for &contender in contenders.iter().filter(|&&contender| row.is_for(contender)) {
             let measuring = Box::pin(measure(row, contender, programs, window));
             let reading = tokio::time::timeout(window + STUCK, measuring)
                 .await
@@ -239,8 +239,8 @@ async fn measure(
     }
     let Started { group: mut gateway, address, .. } =
         programs.start(contender, row.routing(), &addresses, &[])?;
-    // One prompt has one worker under cache_aware, so that no more than one shows.
-    let shown = if row == Row::GrowingChat { 1 } else { WORKERS };
+    // One prompt has one worker under cache_aware or where its opening is its key, so that no more than one shows.
+    let shown = if matches!(row, Row::GrowingChat | Row::BodyPeeked) { 1 } else { WORKERS };
     let first_answer = load::until_ready(&mut gateway, address, (shown, WORKERS)).await?;
     let target = Target { address, pid: gateway.id(), warm_up: WARM_UP, window };
     let reading = run_row(row, target, first_answer).await;
@@ -257,9 +257,7 @@ fn worker_args(row: Row, number: usize, window: Duration) -> WorkerArgs {
             events: load::paced_events(window),
             every_ms: load::PACED_EVERY.as_millis().try_into().unwrap_or(u64::MAX),
         },
-        Row::Sticky | Row::RoundRobin | Row::SseBurst | Row::GrowingChat | Row::Start => {
-            WorkerArgs { number, events: load::BURST_EVENTS, every_ms: 0 }
-        }
+        _ => WorkerArgs { number, events: load::BURST_EVENTS, every_ms: 0 },
     }
 }
 
@@ -287,8 +285,14 @@ async fn run_row(row: Row, target: Target, first_answer: Duration) -> Result<Rea
         Row::GrowingChat => {
             let idle = idle_memory(target).await?;
             let measured = load::growing(target, WORKERS).await?;
-            let grown = measured.window.resident.saturating_sub(idle) as f64 / (1024.0 * 1024.0);
+            let grown = grown(&measured, idle);
             Ok(Reading::new(vec![measured.micros_per_unit()?, grown], measured))
+        }
+        Row::BodyStreamed | Row::BodyRead | Row::BodyPeeked => {
+            let idle = idle_memory(target).await?;
+            let measured = load::large(target, row.routing(), WORKERS).await?;
+            let grown = grown(&measured, idle);
+            Ok(Reading::new(vec![measured.millis_per_unit()?, grown], measured))
         }
         Row::Start => {
             let idle = idle_memory(target).await? as f64 / (1024.0 * 1024.0);
@@ -296,6 +300,11 @@ async fn run_row(row: Row, target: Target, first_answer: Duration) -> Result<Rea
             Ok(Reading { figures: vec![idle, first_answer], rate: 0.0, pace: None, others: 0.0 })
         }
     }
+}
+
+/// Megabytes that a gateway holds at the end of the window beyond what it held when idle.
+fn grown(measured: &Measured, idle: u64) -> f64 {
+    measured.window.resident.saturating_sub(idle) as f64 / (1024.0 * 1024.0)
 }
 
 /// Resident bytes of a gateway that has nothing to do.

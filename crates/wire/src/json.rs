@@ -14,6 +14,7 @@ use crate::route::Rid;
 
 pub mod compact;
 mod first;
+mod scan;
 pub mod seek;
 pub mod splice;
 
@@ -104,17 +105,45 @@ impl<'a> Fields<'a> {
     /// When the body is not one whole JSON object of sane depth, or lacks the field.
     pub fn read(body: &'a [u8], required: &[&'static str]) -> Result<Self, Bad> {
         let text = std::str::from_utf8(body).map_err(|_| Bad::Encoding)?;
-        if too_deep(body) {
-            return Err(Bad::TooDeep);
+        let mut fields = Self::default();
+        let scanned = scan::object(text, |name, raw| {
+            if let Some(slot) = fields.slot(name) {
+                *slot = Some(raw);
+            }
+        });
+        if scanned.is_none() {
+            fields = Self::parse(text)?;
         }
-        let mut parser = serde_json::Deserializer::from_str(text);
-        let fields = parser.deserialize_any(Reader).map_err(|e| refused(&e, text))?;
-        parser.end().map_err(|e| Bad::Syntax(e.to_string()))?;
         match required.first() {
             Some(first) if !required.iter().any(|name| fields.prompt_field(name).is_some()) => {
                 Err(Bad::Missing(first))
             }
             _ => Ok(fields),
+        }
+    }
+
+    /// Has the parser judge it.
+    fn parse(text: &'a str) -> Result<Self, Bad> {
+        if too_deep(text.as_bytes()) {
+            return Err(Bad::TooDeep);
+        }
+        let mut parser = serde_json::Deserializer::from_str(text);
+        let fields = parser.deserialize_any(Reader).map_err(|e| refused(&e, text))?;
+        parser.end().map_err(|e| Bad::Syntax(e.to_string()))?;
+        Ok(fields)
+    }
+
+    /// Where a field of this name is kept, if it is one that routing looks at.
+    fn slot(&mut self, name: &str) -> Option<&mut Option<&'a str>> {
+        match name {
+            "model" => Some(&mut self.model),
+            "rid" => Some(&mut self.rid),
+            "stream" => Some(&mut self.stream),
+            "previous_response_id" => Some(&mut self.previous_response),
+            name => {
+                let at = PROMPT_FIELDS.iter().position(|known| *known == name)?;
+                self.prompt.get_mut(at)
+            }
         }
     }
 
@@ -250,17 +279,7 @@ impl<'de> Visitor<'de> for Reader {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'de>, A::Error> {
         let mut fields = Fields::default();
         while let Some(Name(name)) = map.next_key()? {
-            let slot = match &*name {
-                "model" => Some(&mut fields.model),
-                "rid" => Some(&mut fields.rid),
-                "stream" => Some(&mut fields.stream),
-                "previous_response_id" => Some(&mut fields.previous_response),
-                name => {
-                    let at = PROMPT_FIELDS.iter().position(|known| *known == name);
-                    at.and_then(|at| fields.prompt.get_mut(at))
-                }
-            };
-            match slot {
+            match fields.slot(&name) {
                 Some(slot) => *slot = Some(map.next_value::<&RawValue>()?.get()),
                 None => {
                     map.next_value::<IgnoredAny>()?;

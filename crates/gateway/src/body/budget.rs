@@ -21,8 +21,8 @@ pub(super) struct Charge {
 }
 
 /// A body together with its charge, so that the last clone of it gives the charge back.
-struct Charged {
-    body: Vec<u8>,
+struct Charged<B> {
+    body: B,
     _charge: Charge,
 }
 
@@ -62,13 +62,18 @@ impl Charge {
         if self.bytes == 0 {
             return body.into();
         }
+        self.keep(body)
+    }
+
+    /// The same for a body that has to be held as it is.
+    pub(super) fn keep(self, body: impl AsRef<[u8]> + Send + 'static) -> Bytes {
         Bytes::from_owner(Charged { body, _charge: self })
     }
 }
 
-impl AsRef<[u8]> for Charged {
+impl<B: AsRef<[u8]>> AsRef<[u8]> for Charged<B> {
     fn as_ref(&self) -> &[u8] {
-        &self.body
+        self.body.as_ref()
     }
 }
 

@@ -41,8 +41,31 @@ pub(crate) enum Routing {
     Sticky,
     /// In turn.
     RoundRobin,
-    /// By the prompt's prefix, the default of smg; HAProxy cannot and takes turns.
+    /// By the prompt's prefix, the default of smg; HAProxy cannot and takes turns, as with whatever stands in a body.
     CacheAware,
+    /// In turn, bodies passed on as they arrive.
+    Streamed,
+    /// By the `rid` in the body.
+    KeyInBody,
+    /// By what stands within the first 64 KiB of the body.
+    KeyInOpening,
+}
+
+impl Routing {
+    /// Whether requests with one key have one worker.
+    pub(crate) fn is_sticky(self) -> bool {
+        matches!(self, Self::Sticky | Self::KeyInBody | Self::KeyInOpening)
+    }
+
+    /// What smg is told beside the policy.
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Sticky | Self::KeyInBody => &["--routing-key-override"],
+            Self::RoundRobin | Self::CacheAware => &[],
+            Self::Streamed => &["--disable-retries"],
+            Self::KeyInOpening => &["--routing-key-override", "--routing-key-peek-bytes", "65536"],
+        }
+    }
 }
 
 /// A contender that was started.
@@ -189,16 +212,14 @@ fn smg_arguments(
     arguments.extend(["--prometheus-port".to_owned(), metrics.port().to_string()]);
     let policy = if routing == Routing::CacheAware { "cache_aware" } else { "round_robin" };
     arguments.extend(["--log-level", "warn", "--policy", policy].map(str::to_owned));
-    if routing == Routing::Sticky {
-        arguments.push("--routing-key-override".to_owned());
-    }
+    arguments.extend(routing.flags().iter().map(|&flag| flag.to_owned()));
     arguments
 }
 
 fn haproxy_configuration(address: SocketAddr, routing: Routing, workers: &[SocketAddr]) -> String {
     let balance = match routing {
         Routing::Sticky => "balance hdr(x-smg-routing-key)\n    hash-type consistent",
-        Routing::RoundRobin | Routing::CacheAware => "balance roundrobin",
+        _ => "balance roundrobin",
     };
     let servers: String = workers
         .iter()
@@ -239,6 +260,14 @@ mod tests {
             "launch --host 127.0.0.1 --port 7000 --worker-urls http://127.0.0.1:7001 http://127.0.0.1:7002 \
              --prometheus-port 7000 --log-level warn --policy round_robin --routing-key-override"
         );
+        for (routing, end) in [
+            (Routing::Streamed, "--policy round_robin --disable-retries"),
+            (Routing::KeyInBody, "--policy round_robin --routing-key-override"),
+            (Routing::CacheAware, "--policy cache_aware"),
+        ] {
+            let line = smg_arguments(address, address, routing, &workers).join(" ");
+            assert!(line.ends_with(end), "{line}");
+        }
         let text = haproxy_configuration(address, Routing::Sticky, &workers);
         assert!(
             text.contains("balance hdr(x-smg-routing-key)\n    hash-type consistent\n"),

@@ -7,6 +7,11 @@ use memchr::{memchr, memmem};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
+/// Read at a time where little is expected.
+const LITTLE: usize = 8 * 1024;
+/// Read at a time where much is.
+const MUCH: usize = 256 * 1024;
+
 /// A head longer than this is a fault of the peer, not a message.
 const MAX_HEAD: usize = 64 * 1024;
 
@@ -75,7 +80,7 @@ impl Connection {
             if self.buffer.len() > MAX_HEAD {
                 return Err(broken("a head without end"));
             }
-            if self.more().await? == 0 {
+            if self.more(LITTLE).await? == 0 {
                 return if self.buffer.is_empty() {
                     Ok(None)
                 } else {
@@ -96,14 +101,14 @@ impl Connection {
             if body.take(&mut self.buffer, &mut sink)? {
                 return Ok(());
             }
-            if self.more().await? == 0 {
+            if self.more(body.expected().clamp(LITTLE, MUCH)).await? == 0 {
                 return Err(broken("closed within a body"));
             }
         }
     }
 
-    async fn more(&mut self) -> io::Result<usize> {
-        self.buffer.reserve(8 * 1024);
+    async fn more(&mut self, room: usize) -> io::Result<usize> {
+        self.buffer.reserve(room);
         self.stream.read_buf(&mut self.buffer).await
     }
 }
@@ -128,6 +133,14 @@ impl Body {
         match framing {
             Framing::Length(length) => Self::Fixed(length),
             Framing::Chunked => Self::Size,
+        }
+    }
+
+    /// Bytes that are known to come.
+    fn expected(&self) -> usize {
+        match *self {
+            Self::Fixed(left) | Self::Chunk(left) => left,
+            Self::Size | Self::Gap | Self::Trailer => 0,
         }
     }
 

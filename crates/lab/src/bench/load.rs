@@ -3,6 +3,7 @@
 
 mod chat;
 mod growing;
+mod large;
 mod ready;
 mod stream;
 
@@ -17,6 +18,7 @@ use tokio::task::JoinSet;
 
 pub(crate) use chat::chat;
 pub(crate) use growing::growing;
+pub(crate) use large::large;
 pub(crate) use ready::{once, until_ready};
 pub(crate) use stream::{BURST_EVENTS, PACED_EVERY, PACED_STREAMS, burst, paced, paced_events};
 
@@ -46,6 +48,11 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
+    /// CPU for one unit, in milliseconds.
+    pub(crate) fn millis_per_unit(&self) -> Result<f64, String> {
+        self.micros_per_unit().map(|micros| micros / 1000.0)
+    }
+
     /// CPU for one unit, in microseconds.
     pub(crate) fn micros_per_unit(&self) -> Result<f64, String> {
         if self.units == 0 {
@@ -131,6 +138,11 @@ pub(crate) async fn connect(address: SocketAddr) -> io::Result<Connection> {
 /// Sends a request and reads the answer's head, which must say 200.
 async fn ask(connection: &mut Connection, request: &[u8]) -> io::Result<Framing> {
     connection.stream.write_all(request).await?;
+    answered(connection).await
+}
+
+/// Reads the head of an answer, which must say 200.
+async fn answered(connection: &mut Connection) -> io::Result<Framing> {
     let head = connection.head().await?.ok_or_else(|| broken("closed instead of answered"))?;
     if head.status() == Some(200) {
         return Ok(head.framing);

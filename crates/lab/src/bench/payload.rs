@@ -25,16 +25,84 @@ fn chat_body(stream: bool) -> String {
 /// A whole request, head and body, ready to be written. `key` is the routing key, if the row sends one.
 pub(crate) fn chat_request(stream: bool, key: Option<&str>) -> Vec<u8> {
     let body = chat_body(stream);
+    let mut text = head(key);
+    // Writing to a String cannot fail.
+    let _ = write!(text, "content-length: {}\r\n\r\n{body}", body.len());
+    text.into_bytes()
+}
+
+/// A request's head up to its length.
+fn head(key: Option<&str>) -> String {
     let mut text = format!(
         "POST {PATH} HTTP/1.1\r\nhost: bench\r\nuser-agent: lab-bench\r\naccept: */*\r\ncontent-type: application/json\r\n"
     );
     if let Some(key) = key {
-        // Writing to a String cannot fail.
         let _ = write!(text, "x-smg-routing-key: {key}\r\n");
     }
-    let _ = write!(text, "content-length: {}\r\n\r\n{body}", body.len());
-    text.into_bytes()
+    text
 }
+
+/// Length of a large chat's body.
+pub(crate) const LARGE_CHAT: usize = 10 << 20;
+/// Length of one message of it.
+const LARGE_MESSAGE: usize = 64 << 10;
+
+/// What all large chats have in common, built once: the messages behind the first.
+#[derive(Debug)]
+pub(crate) struct LargeChats {
+    shared: String,
+}
+
+/// A large chat as it is written, piece by piece.
+#[derive(Debug)]
+pub(crate) struct LargeChat {
+    /// The request's head, and the body up to the end of its first message.
+    pub(crate) before: Vec<u8>,
+    /// What stands behind the messages, as SDKs send it: the model, and the `rid` last.
+    pub(crate) after: Vec<u8>,
+}
+
+impl LargeChats {
+    pub(crate) fn new() -> Self {
+        let (opening, after) = Self::ends("");
+        let room = LARGE_CHAT - opening.len() - after.len() - 2 * LARGE_NAME;
+        let mut shared = String::with_capacity(room);
+        // Lines as people and programs write them: a backslash in every 50 bytes.
+        let line = r"The tide comes in twice a day, and twice it goes.\n";
+        let (before, behind) = (r#",{"role":"user","content":""#, r#""}"#);
+        while shared.len() < room {
+            let len = LARGE_MESSAGE.min(room - shared.len());
+            let text = len.saturating_sub(before.len() + behind.len());
+            shared.push_str(before);
+            shared.extend((0..text / line.len()).map(|_| line));
+            shared.extend((0..text % line.len()).map(|_| '.'));
+            shared.push_str(behind);
+        }
+        Self { shared }
+    }
+
+    pub(crate) fn shared(&self) -> &[u8] {
+        self.shared.as_bytes()
+    }
+
+    /// The chat of this number.
+    pub(crate) fn chat(number: usize) -> LargeChat {
+        let (opening, after) = Self::ends(&format!("{number:0LARGE_NAME$}"));
+        let mut head = head(None);
+        let _ = write!(head, "content-length: {LARGE_CHAT}\r\n\r\n{opening}");
+        LargeChat { before: head.into_bytes(), after: after.into_bytes() }
+    }
+
+    fn ends(name: &str) -> (String, String) {
+        let opening =
+            format!(r#"{{"messages":[{{"role":"user","content":"This is conversation {name}."}}"#);
+        let after = format!(r#"],"model":"{MODEL}","max_tokens":64,"rid":"conversation-{name}"}}"#);
+        (opening, after)
+    }
+}
+
+/// Digits of a large chat's number.
+const LARGE_NAME: usize = 5;
 
 /// Length of the system prompt that all growing chats share.
 const SYSTEM_PROMPT: usize = 2048;
@@ -72,9 +140,7 @@ impl GrowingChat {
         let _ = write!(self.messages, r#",{{"role":"user","content":"{asked}{padding}"}}"#);
         let body =
             format!(r#"{{"model":"{MODEL}","messages":[{}],"max_tokens":64}}"#, self.messages);
-        let mut text = format!(
-            "POST {PATH} HTTP/1.1\r\nhost: bench\r\nuser-agent: lab-bench\r\naccept: */*\r\ncontent-type: application/json\r\n"
-        );
+        let mut text = head(None);
         let _ = write!(text, "content-length: {}\r\n\r\n{body}", body.len());
         text.into_bytes()
     }
@@ -176,6 +242,26 @@ mod tests {
         let (first, second) = (body(chat.turn()), body(chat.turn()));
         assert_eq!((first.as_array().unwrap().len(), second.as_array().unwrap().len()), (2, 4));
         assert_eq!(first.as_array().unwrap()[..], second.as_array().unwrap()[..2]);
+    }
+
+    #[test]
+    fn large_chats_differ_at_both_ends_only() {
+        let chats = LargeChats::new();
+        let body = |number| {
+            let LargeChat { before, after } = LargeChats::chat(number);
+            let text = String::from_utf8([&before, chats.shared(), &after].concat()).unwrap();
+            let (_, body) = text.split_once("\r\n\r\n").unwrap();
+            assert_eq!(body.len(), LARGE_CHAT);
+            serde_json::from_str::<serde_json::Value>(body).unwrap()
+        };
+        let (first, other) = (body(0), body(63));
+        assert_eq!(
+            (&first["rid"], &other["rid"]),
+            (&"conversation-00000".into(), &"conversation-00063".into())
+        );
+        let messages = |body: &serde_json::Value| body["messages"].as_array().unwrap().clone();
+        let (first, other) = (messages(&first), messages(&other));
+        assert!(first[0] != other[0] && first[1..] == other[1..] && first.len() > 100);
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Line {
                 }
                 Limit::AtMost(bound) => {
                     let ours = figures.get(&Contender::Ours).map(|ours| ours.lowest);
-                    (format!("≤ {bound:.0} {}", metric.unit), bound, ours)
+                    (format!("≤ {bound} {}", metric.unit), bound, ours)
                 }
             };
             Verdict { limit: text, met: figure.map(|figure| figure <= bound) }

@@ -1,11 +1,11 @@
 //! The rows of the table: what each measures, in which units, and what smg must reach.
 //!
-//! A later row (10 MiB bodies) is one more variant here, its work in `load`, and its
-//! line in `run_row` of `bench.rs`; the rest follows from this table.
+//! A later row is one more variant here, its work in `load`, and its line in `run_row` of `bench.rs`; the rest follows
+//! from this table.
 
 use serde::Serialize;
 
-use super::contender::Routing;
+use super::contender::{Contender, Routing};
 
 /// One kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -22,12 +22,27 @@ pub(crate) enum Row {
     SsePaced,
     /// Chats that grow turn by turn, placed by their prefix.
     GrowingChat,
+    /// 10 MiB bodies that nobody has to read.
+    BodyStreamed,
+    /// 10 MiB bodies with the routing key at their end.
+    BodyRead,
+    /// The same, of which only the opening is read.
+    BodyPeeked,
     /// Start to first answer, idle memory.
     Start,
 }
 
-pub(crate) const ALL: [Row; 6] =
-    [Row::Sticky, Row::RoundRobin, Row::SseBurst, Row::SsePaced, Row::GrowingChat, Row::Start];
+pub(crate) const ALL: [Row; 9] = [
+    Row::Sticky,
+    Row::RoundRobin,
+    Row::SseBurst,
+    Row::SsePaced,
+    Row::GrowingChat,
+    Row::BodyStreamed,
+    Row::BodyRead,
+    Row::BodyPeeked,
+    Row::Start,
+];
 
 /// A limit for smg, set against another figure of the same run or absolute.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,11 +71,46 @@ const START: [Metric; 2] = [
     },
 ];
 
+/// The figures of a row of large bodies: CPU in ms and growth in MB, as (must, aim).
+const fn of_bodies(cpu: (f64, f64), growth: (f64, f64)) -> [Metric; 2] {
+    [
+        Metric {
+            name: "CPU",
+            unit: "ms/request",
+            must: Limit::AtMost(cpu.0),
+            aim: Limit::AtMost(cpu.1),
+        },
+        Metric {
+            name: "memory growth",
+            unit: "MB",
+            must: Limit::AtMost(growth.0),
+            aim: Limit::AtMost(growth.1),
+        },
+    ]
+}
+
+const BODY_STREAMED: [Metric; 2] = of_bodies((5.5, 4.0), (20.0, 4.0));
+const BODY_READ: [Metric; 2] = of_bodies((15.0, 8.0), (180.0, 180.0));
+/// A tenth dearer than one that nobody reads.
+const BODY_PEEKED: [Metric; 2] = of_bodies((6.05, 4.4), (20.0, 4.0));
+
 impl Row {
+    /// Whether this contender can do the row's work.
+    pub(crate) fn is_for(self, contender: Contender) -> bool {
+        match (self, contender) {
+            (Self::BodyRead, Contender::Haproxy) => false,
+            (Self::BodyPeeked, contender) => contender == Contender::Ours,
+            _ => true,
+        }
+    }
+
     pub(crate) fn routing(self) -> Routing {
         match self {
             Self::Sticky => Routing::Sticky,
             Self::GrowingChat => Routing::CacheAware,
+            Self::BodyStreamed => Routing::Streamed,
+            Self::BodyRead => Routing::KeyInBody,
+            Self::BodyPeeked => Routing::KeyInOpening,
             Self::RoundRobin | Self::SseBurst | Self::SsePaced | Self::Start => Routing::RoundRobin,
         }
     }
@@ -72,6 +122,9 @@ impl Row {
             Self::SseBurst => "SSE, 64 streams × 200 events back to back",
             Self::SsePaced => "SSE, 1,000 streams, an event every 20 ms",
             Self::GrowingChat => "chat of 8 growing turns, cache_aware",
+            Self::BodyStreamed => "10 MiB bodies, 16 in flight, streamed",
+            Self::BodyRead => "10 MiB bodies, 16 in flight, sticky by rid at the end",
+            Self::BodyPeeked => "10 MiB bodies, 16 in flight, sticky by their opening",
             Self::Start => "start",
         }
     }
@@ -125,6 +178,9 @@ impl Row {
                     aim: Limit::AtMost(10.0),
                 },
             ],
+            Self::BodyStreamed => &BODY_STREAMED,
+            Self::BodyRead => &BODY_READ,
+            Self::BodyPeeked => &BODY_PEEKED,
             Self::Start => &START,
         }
     }

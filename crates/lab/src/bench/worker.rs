@@ -15,7 +15,12 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::group::end_with_parent;
 use super::http1::{Connection, Head};
-use super::payload::{DONE, MODEL, chat_answer, event};
+use super::payload::{DONE, LARGE_CHAT, MODEL, chat_answer, event};
+
+/// A body up to this is looked into; a longer one is only counted.
+const SMALL: usize = 64 * 1024;
+/// What a gateway that writes a large body anew may add to it, or leave out.
+const REWRITTEN: usize = 4096;
 
 /// What one mock worker is.
 #[derive(Clone, Debug, clap::Args)]
@@ -75,6 +80,7 @@ struct Answers {
     loads: Vec<u8>,
     health: Vec<u8>,
     missing: Vec<u8>,
+    torn: Vec<u8>,
     chunks: Vec<Vec<u8>>,
     every: Option<Duration>,
 }
@@ -98,6 +104,7 @@ impl Answers {
             loads: json("200 OK", loads),
             health: json("200 OK", "{}"),
             missing: json("404 Not Found", r#"{"error":{"message":"no such route"}}"#),
+            torn: json("400 Bad Request", r#"{"error":{"message":"not the length it had"}}"#),
             chunks: chunks(args.events),
             every: (args.every_ms > 0).then(|| Duration::from_millis(args.every_ms)),
         }
@@ -142,15 +149,20 @@ fn chunks(events: u32) -> Vec<Vec<u8>> {
 
 async fn converse(mut connection: Connection, answers: &Answers) -> io::Result<()> {
     while let Some(Head { first_line, framing, .. }) = connection.head().await? {
-        let mut body = Vec::new();
+        let (mut body, mut len) = (Vec::new(), 0);
         connection
             .body(framing, |piece| {
-                body.extend_from_slice(piece);
+                len += piece.len();
+                if len <= SMALL {
+                    body.extend_from_slice(piece);
+                }
                 Ok(())
             })
             .await?;
         let target = first_line.split(' ').nth(1).unwrap_or_default();
-        if first_line.starts_with("POST") && wants_stream(&body) {
+        if len > SMALL && len.abs_diff(LARGE_CHAT) > REWRITTEN {
+            connection.stream.write_all(&answers.torn).await?;
+        } else if len <= SMALL && first_line.starts_with("POST") && wants_stream(&body) {
             stream(&mut connection, answers).await?;
         } else {
             connection.stream.write_all(answers.plain(target)).await?;

@@ -56,7 +56,7 @@ fn conversations(client: usize, routing: Routing) -> Vec<Conversation> {
             })
             .map(|request| Conversation { request, worker: None })
             .collect(),
-        Routing::RoundRobin | Routing::CacheAware => {
+        _ => {
             vec![Conversation { request: chat_request(false, None), worker: None }]
         }
     }
@@ -113,13 +113,8 @@ pub(super) fn check_shares(
     workers: usize,
 ) -> Result<(), String> {
     let total: u64 = clients.iter().flatten().sum();
-    let least = match routing {
-        // Consistent hashing of two servers may be rather uneven.
-        Routing::Sticky => 0.15,
-        Routing::RoundRobin | Routing::CacheAware => 0.4,
-    } * total as f64
-        * 2.0
-        / workers as f64;
+    // Consistent hashing of two servers may be rather uneven.
+    let least = if routing.is_sticky() { 0.15 } else { 0.4 } * total as f64 * 2.0 / workers as f64;
     for worker in 0..workers {
         let share: u64 = clients.iter().filter_map(|shares| shares.get(worker)).sum();
         if (share as f64) < least {

@@ -60,6 +60,19 @@ async fn good_answers_are_counted() {
     }
     let measured = burst(target).await.unwrap();
     assert!(measured.units > 0);
+    let target = Target { warm_up: Duration::from_millis(500), ..target };
+    large(target, Routing::KeyInBody, 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_large_body_that_lost_something_is_an_error() {
+    let target = worker(BURST_EVENTS).await;
+    let mut connection = connect(target.address).await.unwrap();
+    let mut request =
+        b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 100000\r\n\r\n".to_vec();
+    request.resize(request.len() + 100_000, b' ');
+    let error = ask(&mut connection, &request).await.unwrap_err();
+    assert!(error.to_string().contains("400 Bad Request"), "{error}");
 }
 
 #[tokio::test]
