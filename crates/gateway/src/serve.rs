@@ -129,10 +129,11 @@ async fn streamed(
     };
     let asking = gw.session.asking(group, &call.head.headers, told);
     let lease = gw.session.choose(group, &asking, &Round::default(), &gw.meters.sticky).await;
+    let opening = opening.clone().filter(|_| asking.has_other_key());
     let content = Content::flowing(Flow::new(body.start, body.rest, gw.limits.flow));
     call.asked.note(fields.stream());
     // Nobody read the whole of it, so its answer goes as it comes.
-    let mut sending = Sending { call, content, stream: fields.stream(), sliced: false };
+    let mut sending = Sending { call, content, stream: fields.stream(), sliced: false, opening };
     once(&mut sending, group, lease, asking.way).await
 }
 
@@ -170,8 +171,10 @@ async fn buffered(
     let told = Told { rid: rid.as_deref(), prompt: prompt::as_asked(&prompt), ..Told::default() };
     let mut asking = gw.session.asking(&group, &head.headers, told);
     asking.way = way;
+    let opening = plan::opening(gw, &body).filter(|_| asking.has_other_key());
     if gw.limits.retry.attempts > 1 {
-        let mut sending = Sending { call, content: Content::Kept(outgoing), stream, sliced };
+        let mut sending =
+            Sending { call, content: Content::Kept(outgoing), stream, sliced, opening };
         return attempts(&mut sending, group, &asking).await;
     }
     let lease = gw.session.choose(&group, &asking, &Round::default(), &gw.meters.sticky).await;
@@ -180,7 +183,7 @@ async fn buffered(
     drop((rid, prompt, said));
     drop(body);
     gw.meters.router.released_early.inc_by(outgoing.len() as u64);
-    let mut sending = Sending { call, content: Content::Once(outgoing), stream, sliced };
+    let mut sending = Sending { call, content: Content::Once(outgoing), stream, sliced, opening };
     once(&mut sending, &group, lease, way).await
 }
 

@@ -3,6 +3,7 @@
 mod affinity;
 mod ids;
 mod lease;
+mod opening;
 mod responses;
 mod sharing;
 mod snapshot;

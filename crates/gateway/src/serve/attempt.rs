@@ -31,6 +31,8 @@ pub(super) struct Sending<'a> {
     pub(super) stream: bool,
     /// Whether the text of a stream is cut anew.
     pub(super) sliced: bool,
+    /// What else shall lead to the worker it goes to.
+    pub(super) opening: Option<String>,
 }
 
 /// Its body.

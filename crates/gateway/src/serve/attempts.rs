@@ -102,6 +102,9 @@ impl Sending<'_> {
             gw.meters.overload.shed_dispatch.inc();
             return Err(counted(gw, shed(gw, group)));
         }
+        if let Some(opening) = self.opening.take() {
+            gw.session.follow(&group.model, &opening, upstream.worker.id);
+        }
         let (sent, mut reply) = attempt(self, lease, deadline).await;
         match sent {
             Sent::Answered { status, .. } => gw.meters.router.attempt(status, ""),

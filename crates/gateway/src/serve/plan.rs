@@ -9,7 +9,7 @@ use smg_decide::retry::Fault;
 use smg_wire::coding;
 use smg_wire::hint::{self, ROUTING_TOKENS};
 use smg_wire::json::Fields;
-use smg_wire::peek::Field;
+use smg_wire::peek::{Field, Peek};
 
 use super::Call;
 use crate::body::Begun;
@@ -49,6 +49,20 @@ pub(super) async fn look(call: Call<'_>, body: Incoming) -> Result<Begun, Fault>
     // Nobody can say how much of a prompt is enough.
     let wanted = if gw.fleet.reads_prompt(call.wanted).0 { &[] } else { whose };
     Begun::look(body, gw.limits.bodies.peek, wanted, gw.limits.flow.stall).await
+}
+
+/// What stands for the messages a body opens with, if its conversation may come to a point where
+/// only they are seen of its key.
+pub(super) fn opening(gw: &Gateway, body: &[u8]) -> Option<String> {
+    let most = gw.limits.bodies.peek;
+    if most == 0 || !gw.session.reads_rid() {
+        return None;
+    }
+    let beginning = body.get(..most).unwrap_or(body);
+    let mut peek = Peek::default();
+    peek.read(beginning);
+    let messages = beginning.get(peek.opening_messages(beginning)?)?;
+    Some(gw.session.opening(messages))
 }
 
 /// Holds a streamed plan against the fleet as it is now, and counts what comes of it: the workers to

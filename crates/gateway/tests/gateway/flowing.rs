@@ -439,3 +439,81 @@ async fn a_policy_that_goes_by_prefixes_does_with_the_beginning() {
     };
     assert_eq!((firsts(&a), firsts(&b)), (1, 1), "each conversation stays where it began");
 }
+
+/// The first two turns of a conversation, as an SDK wrote them (tests/record.py), with `rid` last.
+const RECORDED: [(&str, [&str; 2]); 3] = [
+    (
+        "/v1/chat/completions",
+        [
+            include_str!("recorded/openai-python-1.json"),
+            include_str!("recorded/openai-python-2.json"),
+        ],
+    ),
+    (
+        "/v1/chat/completions",
+        [include_str!("recorded/openai-node-1.json"), include_str!("recorded/openai-node-2.json")],
+    ),
+    (
+        "/v1/messages",
+        [
+            include_str!("recorded/anthropic-python-1.json"),
+            include_str!("recorded/anthropic-python-2.json"),
+        ],
+    ),
+];
+
+/// Wherever the beginning ends: before or behind the `rid`, or between where it stands in one turn and
+/// where in the next.
+#[tokio::test(start_paused = true)]
+async fn conversations_as_sdks_write_them_stay_whatever_is_seen_of_them() {
+    for (path, turns) in RECORDED {
+        let rids = turns.map(|turn| turn.rfind("\"rid\"").unwrap());
+        assert!(rids[0] < rids[1] && rids[1] < 1800, "{rids:?}");
+        for (peek, sources_seen) in [
+            (1500, ["opening", "opening"]),
+            (rids[0] + 14, ["rid", "opening"]),
+            (1 << 20, ["rid", "rid"]),
+        ] {
+            // Two, so that round robin would part them.
+            let (a, b) = (Worker::new("w1"), Worker::new("w2"));
+            let rig = Rig::start(&[&a, &b], peeks(peek)).await;
+            let homes = [
+                rig.client().post(path, &[], turns[0]).await.worker(),
+                rig.client().post(path, &[], turns[1]).await.worker(),
+            ];
+            assert_eq!(homes[0], homes[1], "{path} {peek}");
+            for source in ["rid", "opening"] {
+                let seen = sources_seen.iter().filter(|it| **it == source).count();
+                // The body of Node is so short that its first `rid` is within the shortest beginning.
+                if peek != 1500 {
+                    assert_eq!(sources(&rig, source), seen as i64, "{path} {peek} {source}");
+                }
+            }
+            let used = [&a, &b].into_iter().find(|worker| worker.served() > 0).unwrap();
+            assert_eq!(used.last().body, turns[1].as_bytes());
+        }
+    }
+}
+
+/// While it is short enough to be held for a retry its key is read; when it has grown, it is not.
+#[tokio::test(start_paused = true)]
+async fn a_conversation_that_outgrows_what_is_held_stays() {
+    let (a, b) = (Worker::new("w1"), Worker::new("w2"));
+    let rig = Rig::start(&[&a, &b], |settings| {
+        peeks(400)(settings);
+        settings.retry.attempts = 2;
+        settings.bodies.max_buffered = 2000;
+    })
+    .await;
+    let turn = |filler: usize| {
+        let said = "x".repeat(filler);
+        format!(
+            r#"{{"messages":[{{"role":"user","content":"hello"}},{{"role":"user","content":"{said}"}}],"rid":"conv"}}"#
+        )
+    };
+    let homes = [rig.chat(&turn(1000)).await.worker(), rig.chat(&turn(5000)).await.worker()];
+    assert_eq!(homes[0], homes[1]);
+    assert_eq!((sources(&rig, "rid"), sources(&rig, "opening")), (1, 1));
+    assert_eq!(plans(&rig, "streamed", "peeked"), 1);
+    assert_eq!(rig.branch("occupied_hit"), 1);
+}
