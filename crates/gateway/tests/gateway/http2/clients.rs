@@ -266,7 +266,7 @@ async fn floods_end_their_connection_and_nothing_else() {
     let rapid_resets: Vec<u8> =
         (0..5000_u32).flat_map(|n| [headers(5, 2 * n + 1), reset(2 * n + 1)].concat()).collect();
     // A header that never ends: 16 KiB in each frame.
-    let filler = [vec![0x00, 1, b'a', 0x7f, 0x81, 0x7d], vec![b'x'; 16_000]].concat();
+    let filler = [vec![0x00, 1, b'a', 0x7f, 0x81, 0x7c], vec![b'x'; 16_000]].concat();
     let mut continuation = [frame(request_block().len(), 1, 1, 1), request_block()].concat();
     for _ in 0..64 {
         continuation.extend(frame(filler.len(), 9, 0, 1));

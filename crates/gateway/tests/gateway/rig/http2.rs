@@ -246,8 +246,10 @@ pub(crate) struct Answer {
 impl H2Client {
     /// Speaks at once, without asking.
     pub(crate) async fn over(socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
-        let (sender, connection) =
-            within("a handshake", client::handshake(socket)).await.expect("h2");
+        // One answer that is not read leaves room for others.
+        let mut builder = client::Builder::new();
+        let shaking = builder.initial_connection_window_size(1 << 20).handshake(socket);
+        let (sender, connection) = within("a handshake", shaking).await.expect("h2");
         Self { sender, driver: tokio::spawn(connection) }
     }
 
