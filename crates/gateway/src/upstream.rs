@@ -7,14 +7,16 @@ mod exchange;
 mod origin;
 mod outgoing;
 mod pool;
+mod question;
 mod shared;
 mod stream;
 mod tls;
 
 pub(crate) use deadline::Deadline;
 pub use dial::{Dial, Dialled, Offer, Socket, TcpDial};
-pub(crate) use exchange::{Exchange, Message, Question, ask, fetch, send};
+pub(crate) use exchange::{Exchange, Message, send};
 pub use origin::{Origin, OriginError};
 pub(crate) use outgoing::Outgoing;
 pub(crate) use pool::{Pool, Version};
+pub(crate) use question::{Question, ask, fetch};
 pub use tls::WorkerTls;

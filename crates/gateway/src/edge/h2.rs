@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{Request, Response, header};
+use http::{HeaderValue, Request, Response, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -80,6 +80,7 @@ pub(super) async fn converse<S>(
 {
     // Frames of no request come at any time: silence is told by requests alone.
     socket.forget_lulls();
+    let late = drain.is_none();
     let readers = Arc::new(Readers::default());
     let header_bytes = gw.settings.clients.max_header_bytes;
     let service = service_fn({
@@ -113,7 +114,8 @@ pub(super) async fn converse<S>(
     };
     let ended = match ended {
         Some(ended) => ended,
-        None if presence.begun() == 0 => return,
+        // Who has asked nothing is owed nothing, but who comes while the gateway leaves gets an answer.
+        None if presence.begun() == 0 && !late => return,
         None => {
             connection.as_mut().graceful_shutdown();
             let Some(ended) = busy(&mut connection, &presence, &readers, patience).await else {
@@ -129,9 +131,8 @@ pub(super) async fn converse<S>(
 
 /// Resolves when the gateway leaves; at once for a client that came while it does.
 async fn leaves(drain: Option<Watcher>) {
-    match drain {
-        Some(mut drain) => drain.begun().await,
-        None => {}
+    if let Some(mut drain) = drain {
+        drain.begun().await;
     }
 }
 
@@ -180,10 +181,15 @@ async fn lull(presence: &Presence, patience: Patience) {
 /// Answers one request.
 async fn attend(
     gw: &Arc<Gateway>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     peer: IpAddr,
     (presence, readers): (&Arc<Presence>, &Readers),
 ) -> Result<Response<Paced>, Infallible> {
+    // Who is called stands in the target here, whatever a header says (RFC 9113, 8.3.1).
+    let called = request.uri().authority().map(|called| HeaderValue::from_str(called.as_str()));
+    if let Some(Ok(called)) = called {
+        request.headers_mut().insert(header::HOST, called);
+    }
     let attending = presence.begin();
     let mut reply = Box::pin(greet(gw, request, peer)).await.map(|body| body.attended(attending));
     // A refused upload ends with its stream here, and the connection goes on.

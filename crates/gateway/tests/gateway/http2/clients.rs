@@ -67,6 +67,17 @@ async fn tls_offers_both_versions_and_a_client_takes_its_pick() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_door_for_this_machine_looks_at_whom_the_target_calls() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |_| {}).await;
+    let mut client = H2Client::connect(&rig.gw).await;
+    for (called, status) in [("localhost", 200), ("127.0.0.1:30000", 200), ("evil.example", 403)] {
+        let reply = client.get(&format!("http://{called}/workers")).await;
+        assert_eq!(reply.status, status, "{called}: {}", reply.text());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_reset_stream_cancels_its_request_at_the_worker_and_no_other() {
     let w = Worker::new("w1");
     let rig = Rig::start(&[&w], |_| {}).await;
@@ -138,7 +149,7 @@ async fn a_client_that_stops_reading_one_answer_loses_that_one() {
     let w = Worker::new("w1");
     let rig = Rig::start(&[&w], |_| {}).await;
     let mut client = H2Client::connect(&rig.gw).await;
-    let event = chunked(&format!("data: {}\n\n", "x".repeat(8000)));
+    let event = chunked(format!("data: {}\n\n", "x".repeat(8000)));
     let mut talkative = script().say(events_head());
     for _ in 0..64 {
         talkative = talkative.say(&event);
@@ -214,6 +225,11 @@ async fn a_drain_ends_a_connection_with_its_last_answer_and_takes_nothing_new() 
         async move { gw.drain(Duration::from_secs(60)).await }
     });
     let _ = idle.ended().await;
+    assert!(begun.elapsed().as_secs() < 1);
+    // Who comes now is told so, and told to go.
+    let mut late = H2Client::connect(&rig.gw).await;
+    assert_eq!(late.get("/readiness").await.status, 503);
+    let _ = late.ended().await;
     assert!(begun.elapsed().as_secs() < 1);
     let mut body = reply.into_body();
     assert_eq!(body.data().await.expect("data").expect("an event"), "data: 1\n\n");

@@ -178,7 +178,7 @@ async fn a_client_that_leaves_cancels_its_stream_and_not_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upload_that_is_answered_early_ends_with_its_answer() {
+async fn an_upload_that_ends_early_ends_at_the_worker() {
     let (w, tongue) = speaking(100);
     let rig = Rig::start(&[&w], |settings| {
         settings.startup.http2 = true;

@@ -266,7 +266,8 @@ impl H2Client {
         path: &str,
         body: Option<&str>,
     ) -> (client::ResponseFuture, SendStream<Bytes>) {
-        let request = Request::builder().method(method).uri(format!("http://gw{path}"));
+        let at = if path.starts_with('/') { format!("http://gw{path}") } else { path.to_owned() };
+        let request = Request::builder().method(method).uri(at);
         let mut sender = within("a place", self.sender.clone().ready()).await.expect("open");
         let request = request.header("content-type", "application/json").body(()).expect("a head");
         let (answer, mut stream) =
