@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::patience::{Patience, Patient};
 use super::presence::Presence;
-use super::{MAX_HELD_BYTES, Unread, greet};
+use super::{MAX_HELD_BYTES, Unread, begun, greet};
 use crate::drain::Watcher;
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
@@ -73,14 +73,17 @@ pub(super) async fn converse<S>(
     gw: Arc<Gateway>,
     mut socket: Patient<S>,
     peer: IpAddr,
-    (presence, patience): (Arc<Presence>, Patience),
-    drain: Option<Watcher>,
+    (presence, mut patience): (Arc<Presence>, Patience),
+    mut drain: Option<Watcher>,
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     // Frames of no request come at any time: silence is told by requests alone.
     socket.forget_lulls();
-    let late = drain.is_none();
+    if drain.is_none() {
+        // Who comes while the gateway leaves gets what it asks at once, and no more.
+        patience.idle = Some(Duration::ZERO);
+    }
     let readers = Arc::new(Readers::default());
     let header_bytes = gw.settings.clients.max_header_bytes;
     let service = service_fn({
@@ -108,14 +111,13 @@ pub(super) async fn converse<S>(
         // First what has already arrived: a request that came before the signal is answered.
         biased;
         ended = &mut connection => Some(ended),
-        () = leaves(drain) => None,
+        () = begun(&mut drain) => None,
         () = lull(&presence, patience) => None,
         never = readers.watch(patience.write) => match never {},
     };
     let ended = match ended {
         Some(ended) => ended,
-        // Who has asked nothing is owed nothing, but who comes while the gateway leaves gets an answer.
-        None if presence.begun() == 0 && !late => return,
+        None if presence.begun() == 0 => return,
         None => {
             connection.as_mut().graceful_shutdown();
             let Some(ended) = busy(&mut connection, &presence, &readers, patience).await else {
@@ -126,13 +128,6 @@ pub(super) async fn converse<S>(
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "client connection ended early");
-    }
-}
-
-/// Resolves when the gateway leaves; at once for a client that came while it does.
-async fn leaves(drain: Option<Watcher>) {
-    if let Some(mut drain) = drain {
-        drain.begun().await;
     }
 }
 
