@@ -1,18 +1,20 @@
 //! The client's side: accepting connections, admitting requests, answering.
 
+mod h2;
 mod handoff;
 mod patience;
 mod presence;
 mod tls;
 
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Request, Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
@@ -33,6 +35,7 @@ use self::patience::{Patience, Patient};
 pub(crate) use self::presence::Attending;
 use self::presence::Presence;
 pub use self::tls::ServerTls;
+use crate::drain::Watcher;
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
 use crate::{admin, serve, tasks};
@@ -124,6 +127,18 @@ async fn converse(
     };
     let presence = Arc::new(Presence::default());
     let mut socket = Patient::new(socket, patience, Arc::clone(&presence));
+    let mut early = BytesMut::new();
+    let http2 = tokio::select! {
+        biased;
+        http2 = h2::is_spoken(&mut socket, &mut early) => http2,
+        // Who has said nothing by now is let go as ever.
+        () = begun(&mut drain) => false,
+    };
+    socket.unread(early.freeze());
+    if http2 {
+        // Boxed so that an HTTP/1.1 connection does not take the room of this one.
+        return Box::pin(h2::converse(gw, socket, peer, (presence, patience), drain)).await;
+    }
     // One turn for each stream, and the last until the connection ends.
     loop {
         let slot = Slot::default();
@@ -155,6 +170,14 @@ async fn converse(
             return;
         }
         socket.unread(early);
+    }
+}
+
+/// Resolves when a drain that is watched begins.
+async fn begun(drain: &mut Option<Watcher>) {
+    match drain {
+        Some(drain) => drain.begun().await,
+        None => pending().await,
     }
 }
 

@@ -9,6 +9,7 @@ mod register;
 mod spec;
 mod strategies;
 mod upstream;
+mod version;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -296,7 +297,7 @@ impl Roster {
             let worker = Arc::new(worker.guarded(terms.breaker));
             worker.set_healthy(true);
             let upstream = Arc::new(Upstream {
-                meters: meters.workers.worker(&worker),
+                meters: meters.workers.worker(&worker, pool.is_http2()),
                 // A URL that parsed holds no byte a header may not.
                 routed: HeaderValue::from_str(&worker.url)
                     .unwrap_or_else(|_| HeaderValue::from_static("unprintable")),

@@ -10,8 +10,9 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 
-/// The only protocol spoken, for clients and workers that ask (ALPN).
+/// The protocols spoken, for clients and workers that ask (ALPN).
 pub(crate) const HTTP1: &[u8] = b"http/1.1";
+pub(crate) const HTTP2: &[u8] = b"h2";
 
 /// A certificate with those of its issuers, and the key that belongs to it.
 #[derive(Clone)]

@@ -302,6 +302,8 @@ pub struct Startup {
     pub dp_aware: bool,
     /// `--backend openai`: workers named at start are somebody else's API.
     pub external: bool,
+    /// `--upstream-http2`: workers that speak HTTP/2 are spoken to in it.
+    pub http2: bool,
 }
 
 /// `--health-check-…`.

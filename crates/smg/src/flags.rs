@@ -240,6 +240,11 @@ pub(crate) struct RequestFlags {
     /// engine's own keep-alive timeout
     #[arg(long, value_name = "SECS", default_value_t = 3, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) upstream_pool_idle_timeout_secs: i64,
+
+    /// Ask each http:// worker at registration whether it speaks HTTP/2, offer it in TLS to those at
+    /// https://, and speak it to those that do
+    #[arg(long)]
+    pub(crate) upstream_http2: bool,
 }
 
 #[derive(Clone, Debug, Args)]

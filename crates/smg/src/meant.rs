@@ -112,6 +112,7 @@ fn startup(flags: &Flags) -> Meant<Startup> {
         delay: secs("--worker-startup-delay", flags.worker_startup_delay)?,
         dp_aware: flags.dp_aware,
         external: others::vendor(flags.backend)?,
+        http2: flags.requests.upstream_http2,
     })
 }
 

@@ -84,7 +84,7 @@ fn worker(upstream: &Upstream) -> Value {
         "is_healthy": upstream.worker.healthy(),
         "status": upstream.state().as_str(),
         "load": upstream.worker.in_flight(),
-        "http2": false,
+        "http2": upstream.pool.is_http2(),
     });
     if let (Value::Object(shown), Some(rank)) = (&mut shown, upstream.rank) {
         shown.insert("dp_base_url".to_owned(), upstream.pool.origin().url().into());

@@ -65,6 +65,13 @@ impl Upload {
     }
 }
 
+impl Stopped {
+    /// For a body whose exchange is over.
+    pub(crate) const fn taken_back() -> Self {
+        Self(Fault::UploadAborted)
+    }
+}
+
 impl Flow {
     /// What is left of a body, after what was taken of it.
     pub(crate) fn new(start: Bytes, body: Incoming, banks: Banks) -> Self {

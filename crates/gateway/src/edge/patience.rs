@@ -80,6 +80,12 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
         }
     }
 
+    /// Leaves it to others to notice silence; only writes are bounded from now on.
+    pub(super) fn forget_lulls(&mut self) {
+        (self.patience.head, self.patience.idle) = (None, None);
+        self.lull = None;
+    }
+
     /// Puts back what was read before its turn.
     pub(super) fn unread(&mut self, early: Bytes) {
         self.early = early;

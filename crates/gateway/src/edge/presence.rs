@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// One connection's requests, which come one after the other.
+use tokio::sync::Notify;
+
+/// One connection's requests, which come one after the other with HTTP/1.1, and together with HTTP/2.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
     begun: AtomicU32,
-    busy: AtomicBool,
+    busy: AtomicU32,
+    quiet: Notify,
     unread: AtomicBool,
     owing: AtomicBool,
 }
@@ -20,7 +23,7 @@ impl Presence {
     /// A request's head has been read.
     pub(super) fn begin(self: &Arc<Self>) -> Attending {
         self.begun.fetch_add(1, Ordering::Relaxed);
-        self.busy.store(true, Ordering::Relaxed);
+        self.busy.fetch_add(1, Ordering::Relaxed);
         Attending(Arc::clone(self))
     }
 
@@ -31,7 +34,12 @@ impl Presence {
 
     /// Whether one is being answered.
     pub(super) fn busy(&self) -> bool {
-        self.busy.load(Ordering::Relaxed)
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// Resolves when none is any more, or has been since this was last awaited.
+    pub(super) async fn quiet(&self) {
+        self.quiet.notified().await;
     }
 
     /// An upload was refused that its client may still be sending.
@@ -57,6 +65,8 @@ impl Presence {
 
 impl Drop for Attending {
     fn drop(&mut self) {
-        self.0.busy.store(false, Ordering::Relaxed);
+        if self.0.busy.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.quiet.notify_one();
+        }
     }
 }

@@ -10,7 +10,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{Error, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-use crate::identity::{HTTP1, Identity, provider};
+use crate::identity::{HTTP1, HTTP2, Identity, provider};
 
 /// A listener that speaks TLS.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ impl ServerTls {
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_cert_resolver(identity.resolver());
-        config.alpn_protocols = vec![HTTP1.to_vec()];
+        config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 

@@ -68,7 +68,11 @@ async fn join(gw: &Arc<Gateway>, id: Uuid, newcomer: Newcomer) {
         if spec.is_external() {
             break Card::external(spec.models.clone().unwrap_or_default());
         }
-        match discover(&pool, checks.as_ref(), spec.models.as_deref()).await {
+        let met = async {
+            super::version::resolve(&pool, &spec, settings).await?;
+            discover(&pool, checks.as_ref(), spec.models.as_deref()).await
+        };
+        match met.await {
             Ok(card) => break card,
             Err(why) if Instant::now() + pause >= give_up => {
                 tracing::error!(worker = url, why, "worker never answered; giving up on it");
@@ -138,6 +142,13 @@ pub(crate) fn change(
             return Err("'runtime_type' is settled at registration: remove the worker and add it \
                         again"
                 .to_owned());
+        }
+        if spec.http2().is_some_and(|http2| http2 != upstream.pool.is_http2()) {
+            return Err(
+                "'http_pool.http2' is settled at registration: remove the worker and add it \
+                        again"
+                    .to_owned(),
+            );
         }
         Ok(Terms::of(spec, &upstream.card, &gw.settings))
     })?;

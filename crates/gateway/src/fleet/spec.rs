@@ -192,6 +192,11 @@ impl Spec {
         self.runtime == Some(Runtime::External)
     }
 
+    /// The version of HTTP to which it is pinned: HTTP/2 or, if false, HTTP/1.1.
+    pub(crate) fn http2(&self) -> Option<bool> {
+        self.pool.http2
+    }
+
     /// What kind of engine it is said to be.
     pub(crate) fn engine(&self) -> Option<&'static str> {
         match self.runtime? {
@@ -344,10 +349,6 @@ impl HttpPool {
         at_most("http_pool.pool_idle_timeout_secs", self.pool_idle_timeout_secs)?;
         at_least_one("http_pool.connect_timeout_secs", self.connect_timeout_secs)?;
         at_least_one("http_pool.timeout_secs", self.timeout_secs)?;
-        if self.http2 == Some(true) {
-            let why = "'http_pool.http2' cannot be true: this version speaks HTTP/1.1 to workers";
-            return Err(why.to_owned());
-        }
         Ok(())
     }
 }

@@ -112,12 +112,12 @@ impl WorkerMetersRoot {
         })
     }
 
-    /// Handles for a worker, its gauges at zero.
-    pub(crate) fn worker(&self, worker: &Worker) -> WorkerMeters {
+    /// Handles for a worker, its gauges at zero but the one of its version.
+    pub(crate) fn worker(&self, worker: &Worker, http2: bool) -> WorkerMeters {
         let (url, leg) = (&*worker.url, worker.leg.as_str());
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         shown.entry(url.into()).or_default().count += 1;
-        self.http2.with_label_values(&[url]).set(0);
+        self.http2.with_label_values(&[url]).set(i64::from(http2));
         WorkerMeters {
             requests_active: self.requests_active.with_label_values(&[url]),
             keys_active: self.keys_active.with_label_values(&[url]),

@@ -14,6 +14,38 @@ use super::{Origin, WorkerTls};
 /// A byte stream to a worker.
 pub type Socket = Box<dyn Duplex>;
 
+/// A connection that has been opened.
+pub struct Dialled {
+    /// The way there.
+    pub socket: Socket,
+    /// Whether TLS settled on HTTP/2.
+    pub http2: bool,
+}
+
+impl fmt::Debug for Dialled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dialled").field("http2", &self.http2).finish_non_exhaustive()
+    }
+}
+
+impl From<Socket> for Dialled {
+    /// One that TLS says nothing of.
+    fn from(socket: Socket) -> Self {
+        Self { socket, http2: false }
+    }
+}
+
+/// What a worker is offered in TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+    /// Either.
+    Both,
+}
+
 /// What a [`Socket`] must be able to do.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
@@ -25,7 +57,8 @@ pub trait Dial: Send + Sync + fmt::Debug {
     fn dial<'a>(
         &'a self,
         origin: &'a Origin,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Socket>> + Send + 'a>>;
+        offer: Offer,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Dialled>> + Send + 'a>>;
 }
 
 /// TCP without Nagle's delay (001, "No Nagle delay"), and TLS above it where the URL asks for it.
@@ -46,14 +79,15 @@ impl Dial for TcpDial {
     fn dial<'a>(
         &'a self,
         origin: &'a Origin,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Socket>> + Send + 'a>> {
+        offer: Offer,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Dialled>> + Send + 'a>> {
         Box::pin(async move {
             let stream = connect(origin).await?;
             stream.set_nodelay(true)?;
             if origin.is_secure() {
-                return self.tls.secure(origin, stream).await;
+                return self.tls.secure(origin, stream, offer).await;
             }
-            Ok(Box::new(stream) as Socket)
+            Ok(Dialled::from(Box::new(stream) as Socket))
         })
     }
 }

@@ -5,18 +5,18 @@ use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
+use http::Request;
 use http::response::Parts;
-use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body::{Body as _, Frame};
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use smg_decide::retry::{Failed, Fault, resend};
 
 use super::deadline::Deadline;
-use super::pool::Link;
+use super::outgoing::Hold;
+use super::pool::{Line, Link};
+use super::shared::{Place, framed, unframed, was_heard};
 use super::stream::Stream;
 use super::{Outgoing, Pool};
 use crate::body::Upload;
@@ -36,8 +36,19 @@ pub(crate) struct Exchange {
 enum Rest {
     Hyper(Incoming, Box<Link>),
     Bare(Box<Stream>),
+    /// hyper, over a connection that others share.
+    Shared(Stay),
     /// Nobody: it has ended.
     Over,
+}
+
+/// What ends together with an exchange on a connection that goes on: dropped before that, the stream
+/// is reset, which is how a worker learns it here.
+#[derive(Debug)]
+struct Stay {
+    body: Incoming,
+    _hold: Option<Hold>,
+    _place: Place,
 }
 
 /// Sends a request and waits for the head of its answer; `resent` is called when the message had to
@@ -49,18 +60,23 @@ pub(crate) async fn send(
     resent: impl FnOnce(),
 ) -> Result<(Parts, Exchange), Fault> {
     let first = poll_fn(|cx| Poll::Ready(pool.take_idle(cx))).await;
-    let sent = match attempt(pool, first, message, &mut deadline).await {
+    let mut last = None;
+    let about = About { body: message.body, upload: message.upload.clone() };
+    let sent = match attempt(pool, first, message, (&mut deadline, &mut last)).await {
         Err(failed) if resend(&failed) => {
             resent();
             // Other idle connections may be as stale as the first: open a fresh one.
-            attempt(pool, None, message, &mut deadline).await
+            match open(pool, last.take().as_ref(), &about, &mut deadline).await {
+                Ok(line) => attempt(pool, Some(line), message, (&mut deadline, &mut last)).await,
+                Err(failed) => Err(failed),
+            }
         }
         sent => sent,
     };
     let upload = message.upload.take();
-    let (parts, body, link) = sent.map_err(|failed| blamed(upload.as_ref(), failed.fault))?;
+    let (parts, rest) = sent.map_err(|failed| blamed(upload.as_ref(), failed.fault))?;
     let pool = Arc::clone(pool);
-    Ok((parts, Exchange { rest: Rest::Hyper(body, link), pool, deadline, upload }))
+    Ok((parts, Exchange { rest, pool, deadline, upload }))
 }
 
 /// Whose fault a failed send is: a client that breaks off its upload ends the worker's connection.
@@ -78,33 +94,69 @@ pub(crate) struct Message<'a> {
     pub(crate) upload: Option<Upload>,
 }
 
+/// What is asked of a message after it was written.
+#[derive(Clone)]
+struct About {
+    body: Option<usize>,
+    upload: Option<Upload>,
+}
+
+impl About {
+    const fn failed(&self, fault: Fault, heard: bool) -> Failed {
+        Failed { fault, heard, body: self.body, resent: false }
+    }
+}
+
+/// Sends once, over `line` or a new connection; `last` becomes the place it failed at, if that was
+/// one of many.
 async fn attempt(
     pool: &Pool,
-    link: Option<Box<Link>>,
+    line: Option<Line>,
     message: &mut Message<'_>,
-    deadline: &mut Deadline,
-) -> Result<(Parts, Incoming, Box<Link>), Failed> {
-    let (body, upload) = (message.body, message.upload.clone());
-    let failed = |fault, heard| Failed { fault, heard, body, resent: false };
-    let mut link = match link {
-        Some(link) => link,
-        None => within(deadline, pool.open())
-            .await
-            .map_err(|fault| failed(fault, false))?
-            .map_err(|error| {
-                tracing::debug!(worker = pool.origin().url(), %error, "connect failed");
-                let fault = match error.kind() {
-                    std::io::ErrorKind::TimedOut => Fault::ConnectTimeout,
-                    _ => Fault::Connect,
-                };
-                failed(fault, false)
-            })?,
+    (deadline, last): (&mut Deadline, &mut Option<Place>),
+) -> Result<(Parts, Rest), Failed> {
+    let about = About { body: message.body, upload: message.upload.clone() };
+    let line = match line {
+        Some(line) => line,
+        None => open(pool, None, &about, deadline).await?,
     };
+    let request = (message.write)();
+    match line {
+        Line::Own(link) => over_own(pool, link, request, &about, deadline).await,
+        Line::Shared(place) => over_shared(pool, (place, request), &about, deadline, last).await,
+    }
+}
+
+async fn open(
+    pool: &Pool,
+    failed: Option<&Place>,
+    about: &About,
+    deadline: &mut Deadline,
+) -> Result<Line, Failed> {
+    let opened = within(deadline, pool.open(failed)).await;
+    opened.map_err(|fault| about.failed(fault, false))?.map_err(|error| {
+        tracing::debug!(worker = pool.origin().url(), %error, "connect failed");
+        let fault = match error.kind() {
+            std::io::ErrorKind::TimedOut => Fault::ConnectTimeout,
+            _ => Fault::Connect,
+        };
+        about.failed(fault, false)
+    })
+}
+
+async fn over_own(
+    pool: &Pool,
+    mut link: Box<Link>,
+    request: Request<Outgoing>,
+    about: &About,
+    deadline: &mut Deadline,
+) -> Result<(Parts, Rest), Failed> {
+    let upload = about.upload.as_ref();
     link.listen_anew();
-    let mut answer = pin!(link.sender.send_request((message.write)()));
+    let mut answer = pin!(link.sender.send_request(request));
     let answered = poll_fn(|cx| {
         // An answer to half a request is hyper's, which has the other half to write.
-        if !upload.as_ref().is_some_and(Upload::is_going) {
+        if !upload.is_some_and(Upload::is_going) {
             link.hold();
         }
         let over = link.poll_drive(cx).is_ready();
@@ -121,12 +173,64 @@ async fn attempt(
     .await;
     match answered {
         // Nobody asked for another protocol (101), and hyper passes over all other 1xx.
-        Ok(response) if response.status().is_informational() => Err(failed(Fault::Send, true)),
+        Ok(response) if response.status().is_informational() => {
+            Err(about.failed(Fault::Send, true))
+        }
         Ok(response) => {
             let (parts, body) = response.into_parts();
-            Ok((parts, body, link))
+            Ok((parts, Rest::Hyper(body, link)))
         }
-        Err(fault) => Err(failed(fault, link.heard())),
+        Err(fault) => Err(about.failed(fault, link.heard())),
+    }
+}
+
+/// The same as a stream of a connection that others share.
+async fn over_shared(
+    pool: &Pool,
+    (mut place, request): (Place, Request<Outgoing>),
+    about: &About,
+    deadline: &mut Deadline,
+    last: &mut Option<Place>,
+) -> Result<(Parts, Rest), Failed> {
+    let (head, body) = request.into_parts();
+    let (body, hold) = body.leashed();
+    let mut request = framed(Request::from_parts(head, body), pool.origin());
+    loop {
+        let mut answer = pin!(place.sender().try_send_request(request));
+        let answered = poll_fn(|cx| match answer.as_mut().poll(cx) {
+            Poll::Ready(answered) => Poll::Ready(Ok(answered)),
+            Poll::Pending => deadline.poll(cx).map(|()| Err(Fault::Timeout)),
+        });
+        let mut failed = match answered.await {
+            Ok(Ok(response)) => {
+                let (parts, body) = response.into_parts();
+                let stay = Stay { body, _hold: hold, _place: place };
+                return Ok((parts, Rest::Shared(stay)));
+            }
+            Ok(Err(failed)) => failed,
+            Err(fault) => return Err(about.failed(fault, false)),
+        };
+        // The connection ended before it took the request, which is whole as it was.
+        let unsent = failed.take_message();
+        let error = failed.into_error();
+        tracing::debug!(worker = pool.origin().url(), %error, "send failed");
+        match unsent {
+            Some(unsent) if last.is_none() => {
+                *last = Some(place);
+                match open(pool, last.as_ref(), about, deadline).await? {
+                    Line::Shared(next) => (place, request) = (next, unsent),
+                    // TLS settled on HTTP/1.1 this time.
+                    Line::Own(link) => {
+                        let unsent = unframed(unsent, pool.origin());
+                        return over_own(pool, link, unsent, about, deadline).await;
+                    }
+                }
+            }
+            _ => {
+                *last = Some(place);
+                return Err(about.failed(Fault::Send, was_heard(&error)));
+            }
+        }
     }
 }
 
@@ -182,6 +286,10 @@ impl Exchange {
                 let data = ready!(stream.poll_data(cx));
                 let data = data.map_err(str::to_owned).transpose();
                 (data.map(|data| data.map(Frame::data)), stream.is_over())
+            }
+            Rest::Shared(Stay { body, .. }) => {
+                let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+                (frame.map(|frame| frame.map_err(|e| e.to_string())), body.is_end_stream())
             }
             Rest::Over => (None, true),
         };
@@ -253,96 +361,7 @@ impl Exchange {
                     self.pool.put_bare(ears, cx);
                 }
             }
-            Rest::Over => {}
+            Rest::Shared(..) | Rest::Over => {}
         }
     }
-}
-
-/// Largest answer to a question of the gateway's own (discovery, health).
-const MAX_FETCH_BYTES: usize = 1 << 20;
-
-/// A question of the gateway's own.
-#[derive(Clone, Debug)]
-pub(crate) struct Question<'a> {
-    pub(crate) method: Method,
-    pub(crate) path: &'a str,
-    /// Whether more than the status is of interest.
-    pub(crate) whole: bool,
-}
-
-impl<'a> Question<'a> {
-    /// What is there.
-    pub(crate) const fn what(path: &'a str) -> Self {
-        Self { method: Method::GET, path, whole: true }
-    }
-
-    /// Whether anything is there.
-    pub(crate) const fn whether(path: &'a str) -> Self {
-        Self { method: Method::GET, path, whole: false }
-    }
-}
-
-/// Asks a worker what is at a path.
-pub(crate) async fn fetch(
-    pool: &Pool,
-    path: &str,
-    timeout: Duration,
-) -> Result<(StatusCode, Bytes), String> {
-    ask(pool, Question::what(path), timeout).await
-}
-
-/// Asks a worker something on a connection of its own.
-pub(crate) async fn ask(
-    pool: &Pool,
-    question: Question<'_>,
-    timeout: Duration,
-) -> Result<(StatusCode, Bytes), String> {
-    let asked = converse(pool, question);
-    tokio::time::timeout(timeout, asked)
-        .await
-        .map_err(|_| format!("no answer within {timeout:?}"))?
-}
-
-async fn converse(pool: &Pool, question: Question<'_>) -> Result<(StatusCode, Bytes), String> {
-    let Question { method, path, whole } = question;
-    let mut request = Request::builder()
-        .method(method)
-        .uri(pool.origin().target(&path.parse().map_err(|_| format!("bad path {path}"))?))
-        .header(header::HOST, pool.origin().authority())
-        .header(header::ACCEPT, HeaderValue::from_static("*/*"))
-        .header(header::CONNECTION, HeaderValue::from_static("close"))
-        .body(Outgoing::default())
-        .map_err(|error| error.to_string())?;
-    if let Some(credential) = pool.credential() {
-        request.headers_mut().insert(header::AUTHORIZATION, credential.clone());
-    }
-    let mut link = pool.open().await.map_err(|error| error.to_string())?;
-    let answer = link.sender.send_request(request);
-    let mut answered = pin!(async {
-        let response = answer.await.map_err(|error| in_words(&error))?;
-        let (parts, body) = response.into_parts();
-        // Never followed: a worker could send the gateway, and its key, anywhere.
-        if parts.status.is_redirection() {
-            return Err(format!("{}: a worker may not redirect", parts.status));
-        }
-        if !whole {
-            return Ok((parts.status, Bytes::new()));
-        }
-        let body = http_body_util::Limited::new(body, MAX_FETCH_BYTES);
-        let body = body.collect().await.map_err(|error| in_words(&*error))?.to_bytes();
-        Ok::<_, String>((parts.status, body))
-    });
-    poll_fn(|cx| {
-        let over = link.poll_drive(cx).is_ready();
-        match answered.as_mut().poll(cx) {
-            Poll::Pending if over => Poll::Ready(Err("connection closed".to_owned())),
-            polled => polled,
-        }
-    })
-    .await
-}
-
-/// An error with its cause: hyper's own words leave that out, and with it what a worker's TLS says of us.
-fn in_words(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }

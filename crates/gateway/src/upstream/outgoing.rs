@@ -1,7 +1,8 @@
 //! A request body on its way to a worker.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -15,6 +16,54 @@ pub(crate) enum Outgoing {
     Whole(Bytes),
     /// Still coming, in chunks.
     Flowing(Box<Flow>),
+    /// Still coming, on a connection that outlives the exchange.
+    Leashed(Leash),
+}
+
+/// A body that somebody else sends, and that ends with its exchange: hyper would go on taking it from
+/// the client after everybody else had left.
+#[derive(Debug)]
+pub(crate) struct Leash(Arc<Mutex<Held>>);
+
+/// Takes such a body back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Hold(Arc<Mutex<Held>>);
+
+#[derive(Debug)]
+struct Held {
+    flow: Option<Box<Flow>>,
+    /// Who sends it.
+    told: Option<Waker>,
+}
+
+impl Outgoing {
+    /// The same for a connection that outlives the exchange, and what ends it.
+    pub(super) fn leashed(self) -> (Self, Option<Hold>) {
+        match self {
+            Self::Flowing(flow) => {
+                let held = Arc::new(Mutex::new(Held { flow: Some(flow), told: None }));
+                (Self::Leashed(Leash(Arc::clone(&held))), Some(Hold(held)))
+            }
+            other => (other, None),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut held = lock(&self.0);
+        let (flow, told) = (held.flow.take(), held.told.take());
+        drop(held);
+        drop(flow);
+        if let Some(told) = told {
+            told.wake();
+        }
+    }
+}
+
+/// A panic under the lock leaves a body that is there or not.
+fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for Outgoing {
@@ -36,6 +85,16 @@ impl Body for Outgoing {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Self::Flowing(flow) => Pin::new(&mut **flow).poll_frame(cx),
+            Self::Leashed(leash) => {
+                let mut held = lock(&leash.0);
+                let Held { flow, told } = &mut *held;
+                let Some(flow) = flow else { return Poll::Ready(Some(Err(Stopped::taken_back()))) };
+                let polled = Pin::new(&mut **flow).poll_frame(cx);
+                if !told.as_ref().is_some_and(|told| told.will_wake(cx.waker())) {
+                    *told = Some(cx.waker().clone());
+                }
+                polled
+            }
         }
     }
 
@@ -46,7 +105,7 @@ impl Body for Outgoing {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Flowing(_) => SizeHint::default(),
+            Self::Flowing(_) | Self::Leashed(_) => SizeHint::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Idle HTTP/1.1 connections to one worker, newest first.
+//! Connections to one worker: idle ones that speak HTTP/1.1, newest first, and those that speak HTTP/2
+//! and are shared ([`Shared`]).
 //!
-//! A connection has no task of its own: whoever holds the [`Link`] drives it. An idle one is not
+//! An HTTP/1.1 connection has no task of its own: whoever holds the [`Link`] drives it. An idle one is not
 //! driven at all; whether the worker has closed it meanwhile shows when it is taken out again.
 
 use std::future::Future as _;
@@ -17,7 +18,9 @@ use hyper_util::rt::TokioIo;
 use prometheus::IntGauge;
 use tokio::time::Instant;
 
+use super::dial::{Dialled, Offer};
 use super::ears::{Ears, Hearing};
+use super::shared::{Place, Shared};
 use super::{Dial, Origin, Outgoing};
 use crate::edge::MAX_HELD_BYTES;
 use crate::settings::Connections;
@@ -32,11 +35,38 @@ pub(crate) struct Pool {
     /// Connections open to any worker.
     open: IntGauge,
     shelf: Mutex<Shelf>,
+    /// Held while a connection is opened that others may share: they wait for it.
+    opening: tokio::sync::Mutex<()>,
+}
+
+/// Which HTTP a worker is spoken to in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, whatever it says: by prior knowledge, or as all that TLS offers.
+    Http2,
+    /// What TLS settles on.
+    Tls,
+}
+
+/// A connection and the right to send on it.
+#[derive(Debug)]
+pub(super) enum Line {
+    /// Nobody else's.
+    Own(Box<Link>),
+    /// A stream of many.
+    Shared(Place),
 }
 
 #[derive(Debug)]
 struct Shelf {
     rules: Connections,
+    version: Version,
+    /// Its worker is gone.
+    closed: bool,
+    /// Those that speak HTTP/2. The first stays for as long as the worker keeps it.
+    shared: Vec<Arc<Shared>>,
     /// Oldest first; never more than `rules.max_idle`.
     idle: Vec<Idle>,
 }
@@ -47,7 +77,7 @@ struct Idle {
     since: Instant,
 }
 
-/// One connection and the right to send on it.
+/// One HTTP/1.1 connection.
 pub(crate) struct Link {
     pub(super) sender: http1::SendRequest<Outgoing>,
     connection: http1::Connection<TokioIo<Ears>, Outgoing>,
@@ -70,8 +100,29 @@ impl Pool {
         dial: Arc<dyn Dial>,
         open: IntGauge,
     ) -> Self {
-        let shelf = Mutex::new(Shelf { rules, idle: Vec::new() });
-        Self { origin, dial, credential: ArcSwapOption::empty(), open, shelf }
+        let (idle, shared) = (Vec::new(), Vec::new());
+        let shelf = Shelf { rules, version: Version::Http1, closed: false, idle, shared };
+        let (shelf, opening) = (Mutex::new(shelf), tokio::sync::Mutex::default());
+        Self { origin, dial, credential: ArcSwapOption::empty(), open, shelf, opening }
+    }
+
+    /// A pool without connections to the same worker in another version.
+    pub(crate) fn twin(&self, version: Version) -> Self {
+        let rules = self.lock().rules;
+        let twin = Self::new(self.origin.clone(), rules, Arc::clone(&self.dial), self.open.clone());
+        twin.speak(version);
+        twin.bear(self.credential());
+        twin
+    }
+
+    /// From now on connections are opened in this version.
+    pub(crate) fn speak(&self, version: Version) {
+        self.lock().version = version;
+    }
+
+    /// Whether HTTP/2 was chosen for this worker, which what TLS settles on is not.
+    pub(crate) fn is_http2(&self) -> bool {
+        self.lock().version == Version::Http2
     }
 
     /// From now on this is sent as `Authorization`.
@@ -88,15 +139,31 @@ impl Pool {
         &self.origin
     }
 
-    /// The connection used last that is still open and young enough.
-    pub(super) fn take_idle(&self, cx: &mut Context<'_>) -> Option<Box<Link>> {
+    /// A place on a connection that is shared, else the connection used last that is still open and
+    /// young enough.
+    pub(super) fn take_idle(&self, cx: &mut Context<'_>) -> Option<Line> {
+        if let Some(place) = self.join(None) {
+            return Some(Line::Shared(place));
+        }
         loop {
             let mut link = self.lock().pop()?;
             // One look notices a close that arrived while it lay idle.
             if link.poll_drive(cx).is_pending() && link.sender.is_ready() {
-                return Some(link);
+                return Some(Line::Own(link));
             }
         }
+    }
+
+    /// A place on a connection that is shared, but not on the one on which `failed` was.
+    pub(super) fn join(&self, failed: Option<&Place>) -> Option<Place> {
+        let mut shelf = self.lock();
+        if shelf.shared.is_empty() {
+            return None;
+        }
+        shelf.shared.retain(|shared| !shared.is_over());
+        let mut others =
+            shelf.shared.iter().filter(|shared| !failed.is_some_and(|failed| failed.is_on(shared)));
+        others.find_map(Shared::place)
     }
 
     /// Puts a connection back whose exchange is over.
@@ -123,17 +190,56 @@ impl Pool {
     pub(crate) fn close(&self) {
         let mut shelf = self.lock();
         shelf.rules.max_idle = 0;
+        shelf.closed = true;
         shelf.idle.clear();
+        shelf.shared.clear();
     }
 
-    /// Opens a connection.
-    pub(super) async fn open(&self) -> io::Result<Box<Link>> {
-        let dialled = self.dial.dial(&self.origin);
-        let timeout = self.lock().rules.connect_timeout;
-        let socket = tokio::time::timeout(timeout, dialled).await.map_err(|_| {
-            io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))
-        })??;
-        Link::over(Ears::new(socket, &self.open)).await
+    /// Opens a connection, which others may share if it speaks HTTP/2; whoever comes while that is
+    /// done waits for a place on it. None is taken on the connection on which `failed` was.
+    pub(super) async fn open(&self, failed: Option<&Place>) -> io::Result<Line> {
+        if self.lock().version == Version::Http1 {
+            return self.open_own().await;
+        }
+        let _turn = self.opening.lock().await;
+        if let Some(place) = self.join(failed) {
+            return Ok(Line::Shared(place));
+        }
+        let line = self.open_own().await?;
+        if let Line::Shared(place) = &line {
+            let mut shelf = self.lock();
+            if !shelf.closed {
+                shelf.shared.push(Arc::clone(place.shared()));
+            }
+        }
+        Ok(line)
+    }
+
+    /// Opens a connection that nobody else is given.
+    pub(super) async fn open_own(&self) -> io::Result<Line> {
+        let (version, timeout) = {
+            let shelf = self.lock();
+            (shelf.version, shelf.rules.connect_timeout)
+        };
+        let offer = match version {
+            Version::Http1 => Offer::Http1,
+            Version::Http2 => Offer::Http2,
+            Version::Tls => Offer::Both,
+        };
+        let dialled = self.dial.dial(&self.origin, offer);
+        let Dialled { socket, http2 } =
+            tokio::time::timeout(timeout, dialled).await.map_err(|_| {
+                let what = format!("no connection within {timeout:?}");
+                io::Error::new(io::ErrorKind::TimedOut, what)
+            })??;
+        let ears = Ears::new(socket, &self.open);
+        match version {
+            Version::Http2 if self.origin.is_secure() && !http2 => {
+                Err(io::Error::other("it does not speak HTTP/2, to which http_pool.http2 pins it"))
+            }
+            Version::Http1 | Version::Tls if !http2 => Link::over(ears).await.map(Line::Own),
+            _ => Shared::over(ears).await.map(Line::Shared),
+        }
     }
 
     /// Puts a socket back on which an answer was read without hyper.
@@ -152,6 +258,13 @@ impl Pool {
         let mut shelf = self.lock();
         let expired = shelf.idle.iter().take_while(|idle| shelf.expired(idle.since)).count();
         shelf.idle.drain(..expired);
+        let timeout = shelf.rules.idle_timeout;
+        let mut first = true;
+        shelf.shared.retain(|shared| {
+            let first = std::mem::take(&mut first);
+            let idle = || timeout.zip(shared.idle()).is_some_and(|(most, idle)| idle >= most);
+            !shared.is_over() && (first || !idle())
+        });
     }
 
     /// How long a connection may lie idle, if there is a bound.

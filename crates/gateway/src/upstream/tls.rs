@@ -8,9 +8,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 
-use super::dial::Duplex;
-use super::{Origin, Socket};
-use crate::identity::{HTTP1, Identity, certificates, provider};
+use super::Origin;
+use super::dial::{Dialled, Duplex, Offer};
+use crate::identity::{HTTP1, HTTP2, Identity, certificates, provider};
 
 /// Who may say that a worker is who it is, and what it is shown in return.
 #[derive(Clone)]
@@ -77,13 +77,20 @@ impl WorkerTls {
         &self,
         origin: &Origin,
         socket: impl Duplex + 'static,
-    ) -> io::Result<Socket> {
+        offer: Offer,
+    ) -> io::Result<Dialled> {
         let name = ServerName::try_from(origin.host().to_owned()).map_err(|_| {
             let what = format!("no certificate can be for the name {}", origin.host());
             io::Error::new(io::ErrorKind::InvalidInput, what)
         })?;
-        let shaken = self.connector()?.connect(name, socket).await;
-        Ok(Box::new(shaken.map_err(in_words)?))
+        let connector = self.connector()?.with_alpn(match offer {
+            Offer::Http1 => vec![HTTP1.to_vec()],
+            Offer::Http2 => vec![HTTP2.to_vec()],
+            Offer::Both => vec![HTTP2.to_vec(), HTTP1.to_vec()],
+        });
+        let shaken = connector.connect(name, socket).await.map_err(in_words)?;
+        let http2 = shaken.get_ref().1.alpn_protocol() == Some(HTTP2);
+        Ok(Dialled { socket: Box::new(shaken), http2 })
     }
 
     fn connector(&self) -> io::Result<&TlsConnector> {
@@ -110,11 +117,10 @@ impl WorkerTls {
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
             .with_root_certificates(roots);
-        let mut config = match &self.identity {
+        let config = match &self.identity {
             Some(identity) => config.with_client_cert_resolver(identity.resolver()),
             None => config.with_no_client_auth(),
         };
-        config.alpn_protocols = vec![HTTP1.to_vec()];
         Ok(TlsConnector::from(Arc::new(config)))
     }
 }

@@ -33,6 +33,8 @@ mod framing;
 #[cfg(test)]
 mod handoff;
 #[cfg(test)]
+mod http2;
+#[cfg(test)]
 mod idle_clients;
 #[cfg(test)]
 mod learned;

@@ -16,12 +16,14 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 mod client;
+mod http2;
 mod net;
 mod script;
 mod tls;
 mod worker;
 
 pub(crate) use client::{Client, Ended, Reply, post};
+pub(crate) use http2::{Frame, H2Client, Tongue, read};
 pub(crate) use script::{Script, answer, chunked, events, events_head, json, script};
 pub(crate) use tls::Authority;
 pub(crate) use worker::{Door, Worker};
@@ -234,6 +236,7 @@ fn settings(workers: &[&Worker]) -> Settings {
             delay: Duration::ZERO,
             dp_aware: false,
             external: false,
+            http2: false,
         },
         health: Some(health()),
         placement: placement(),

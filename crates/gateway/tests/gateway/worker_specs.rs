@@ -26,7 +26,7 @@ async fn what_cannot_be_a_worker_is_refused() {
         (r#"{"url":"ipc:///tmp/engine"}"#, 400, "worker_scheme_unsupported"),
         (r#"{"url":"zmq://w2:1"}"#, 400, "worker_scheme_unsupported"),
         (r#"{"url":"http://w2","colour":"red"}"#, 400, "invalid_worker_spec"),
-        (r#"{"url":"http://w2","http_pool":{"http2":true}}"#, 400, "invalid_worker_spec"),
+        (r#"{"url":"http://w2","http_pool":{"http2":"yes"}}"#, 400, "invalid_worker_spec"),
         ("[]", 400, "invalid_worker_spec"),
         ("{", 400, "invalid_json"),
         (r#"{"url":"http://w1:8000"}"#, 409, "worker_already_exists"),

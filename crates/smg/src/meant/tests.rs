@@ -44,6 +44,8 @@ fn aliases_add_up() {
     let pairs: Vec<_> = aliases.iter().map(|(alias, model)| (&**alias, &**model)).collect();
     assert_eq!(pairs, [("B", "n=1"), ("a", "m"), ("b", "m")]);
     assert!(meant("--policy random --dp-aware").unwrap().startup.dp_aware);
+    assert!(meant("--policy random --upstream-http2").unwrap().startup.http2);
+    assert!(!meant("--policy random").unwrap().startup.http2);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::*;
 use crate::settings::testing::placement;
 use crate::settings::{Bodies, Connections, PolicyName, Settings, Startup, Sticky};
 use crate::tasks;
-use crate::upstream::{Dial, Origin, Socket};
+use crate::upstream::{Dial, Dialled, Offer, Origin, Socket};
 
 /// A worker in memory: what it answers at which path, and what it was asked. Paths it does not know
 /// are not found.
@@ -49,10 +49,11 @@ impl Dial for Way {
     fn dial<'a>(
         &'a self,
         _: &'a Origin,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Socket>> + Send + 'a>> {
+        _: Offer,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Dialled>> + Send + 'a>> {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         tasks::spawn("fake", converse(Arc::clone(&self.0), theirs));
-        Box::pin(async { Ok(Box::new(ours) as Socket) })
+        Box::pin(async { Ok(Dialled::from(Box::new(ours) as Socket)) })
     }
 }
 
@@ -107,6 +108,7 @@ fn settings(policy: PolicyName, always: bool) -> Settings {
             delay: Duration::ZERO,
             dp_aware: false,
             external: false,
+            http2: false,
         },
         health: None,
         placement: placement(policy),

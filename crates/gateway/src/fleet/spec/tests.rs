@@ -76,7 +76,7 @@ fn what_cannot_be_meant_is_refused_by_the_name_of_its_field() {
         (json!({"overload": {"usage": 1}}), "usage"),
         (json!({"overload": {"waiting_requests": 0}}), "overload.waiting_requests"),
         (json!({"overload": {"token_usage": 1.01}}), "overload.token_usage"),
-        (json!({"http_pool": {"http2": true}}), "http2"),
+        (json!({"http_pool": {"http2": 2}}), "invalid type"),
         (json!({"http_pool": {"timeout_secs": 0}}), "http_pool.timeout_secs"),
         (json!({"http_pool": {"connect_timeout_secs": u64::MAX}}), "connect_timeout_secs"),
         (json!({"health": {"endpoint": "health"}}), "health.endpoint"),

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 
-use smg_gateway::upstream::{Dial, Origin, Socket, WorkerTls};
+use smg_gateway::upstream::{Dial, Dialled, Offer, Origin, WorkerTls};
 
 use super::Worker;
 
@@ -32,12 +32,17 @@ impl Dial for Net {
     fn dial<'a>(
         &'a self,
         origin: &'a Origin,
-    ) -> Pin<Box<dyn Future<Output = io::Result<Socket>> + Send + 'a>> {
+        offer: Offer,
+    ) -> Pin<Box<dyn Future<Output = io::Result<Dialled>> + Send + 'a>> {
         Box::pin(async move {
             let worker = self.workers.get(origin.url());
             let worker = worker.ok_or(io::ErrorKind::NotFound)?;
             let socket = worker.dialled().await?;
-            if origin.is_secure() { self.tls.secure(origin, socket).await } else { Ok(socket) }
+            if origin.is_secure() {
+                self.tls.secure(origin, socket, offer).await
+            } else {
+                Ok(Dialled::from(socket))
+            }
         })
     }
 }

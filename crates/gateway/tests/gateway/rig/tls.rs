@@ -8,6 +8,7 @@ use rcgen::{
 };
 use smg_gateway::Identity;
 use smg_gateway::upstream::Socket;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
@@ -62,6 +63,31 @@ impl Authority {
         let connected = connected.expect("a handshake");
         assert_eq!(connected.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
         Box::new(connected)
+    }
+
+    /// Shakes hands as a client that offers these protocols; what was taken comes along.
+    pub(crate) async fn negotiate(
+        &self,
+        host: &'static str,
+        socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        offered: &[&[u8]],
+    ) -> (Socket, Option<Vec<u8>>) {
+        let mut config =
+            ClientConfig::builder().with_root_certificates(self.roots()).with_no_client_auth();
+        config.alpn_protocols = offered.iter().map(|name| name.to_vec()).collect();
+        let host = ServerName::try_from(host).expect("a host");
+        let connected = TlsConnector::from(Arc::new(config)).connect(host, socket).await;
+        let connected = connected.expect("a handshake");
+        let taken = connected.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+        (Box::new(connected), taken)
+    }
+
+    /// Shakes hands as a worker that knows these protocols.
+    pub(crate) fn accepts_in(signed: &Signed, known: &[&[u8]]) -> TlsAcceptor {
+        let acceptor = Self::accepts(signed, None);
+        let mut config = ServerConfig::clone(acceptor.config());
+        config.alpn_protocols = known.iter().map(|name| name.to_vec()).collect();
+        TlsAcceptor::from(Arc::new(config))
     }
 
     /// Shakes hands as a worker: with this certificate, and with those only whom `asks` knows.

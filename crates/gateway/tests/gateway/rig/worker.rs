@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
+use super::http2::{Tongue, first};
 use super::script::{Act, Script, answer, json};
 use super::{MODEL, within};
 
@@ -58,6 +59,8 @@ pub(crate) struct Story {
     door: Door,
     /// How it shakes hands, at https.
     front: Option<TlsAcceptor>,
+    /// How it speaks HTTP/2, if it does.
+    tongue: Option<Tongue>,
     probes: Probes,
     scripts: VecDeque<Script>,
     usual: Script,
@@ -101,10 +104,16 @@ impl Worker {
         self.tell(|story| story.front = Some(front));
     }
 
+    /// From now on it speaks HTTP/2 too.
+    pub(crate) fn speaks(&self, tongue: &Tongue) {
+        self.tell(|story| story.tongue = Some(tongue.clone()));
+    }
+
     pub(crate) fn serving(name: &str, models: &[&'static str]) -> Self {
         let story = Story {
             door: Door::Open,
             front: None,
+            tongue: None,
             probes: Probes {
                 health: Some("200 OK"),
                 models: models.to_vec(),
@@ -242,11 +251,10 @@ impl Worker {
             Door::Silent => return std::future::pending().await,
         }
         let (theirs, ours) = tokio::io::duplex(self.pipe);
-        let mut connection =
-            Connection { worker: self.clone(), socket: ours, unread: Vec::new(), on, seen: false };
+        let worker = self.clone();
         tokio::spawn(async move {
             // An error means that the other side has closed.
-            let _ = connection.serve().await;
+            let _ = worker.meet(ours, on).await;
         });
         let Some(acceptor) = self.now(|story| story.front.clone()) else {
             return Ok(Box::new(theirs));
@@ -259,63 +267,32 @@ impl Worker {
         Ok(Box::new(outer))
     }
 
+    /// Serves a connection in the version in which it is spoken to.
+    async fn meet(self, mut socket: DuplexStream, on: usize) -> io::Result<()> {
+        let unread = first(&mut socket).await?;
+        let tongue = self.now(|story| story.tongue.clone());
+        let mut connection = Connection { worker: self, socket, unread, on, seen: false };
+        match tongue.filter(|_| connection.unread.starts_with(b"PRI")) {
+            None => connection.serve().await,
+            Some(tongue) => {
+                let unread = std::mem::take(&mut connection.unread);
+                let (reader, writer) = tokio::io::split(&mut connection.socket);
+                let socket = tokio::io::join(io::Cursor::new(unread).chain(reader), writer);
+                let worker = connection.worker.clone();
+                tongue.speak(socket, on, |path| page(&worker.probe(path)?)).await;
+                Ok(())
+            }
+        }
+    }
+
     fn tell<T>(&self, change: impl FnOnce(&mut Story) -> T) -> T {
         let changed = change(&mut self.lock());
         self.news.send_replace(());
         changed
     }
 
-    fn lock(&self) -> MutexGuard<'_, Story> {
-        self.story.lock().expect("no test panics under this lock")
-    }
-}
-
-/// One accepted connection.
-struct Connection {
-    worker: Worker,
-    socket: DuplexStream,
-    unread: Vec<u8>,
-    on: usize,
-    /// Whether it has seen an inference request.
-    seen: bool,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        if self.seen {
-            self.worker.tell(|story| story.open -= 1);
-        }
-    }
-}
-
-impl Connection {
-    async fn serve(&mut self) -> io::Result<()> {
-        loop {
-            let head = self.read_head().await?;
-            if let Some(path) = head.strip_prefix("GET ").and_then(|rest| rest.split(' ').next()) {
-                self.worker.tell(|story| {
-                    let key = head.lines().find_map(|line| line.strip_prefix("authorization: "));
-                    story.keys.push(key.unwrap_or_default().to_owned());
-                });
-                let Some(said) = self.probe(path) else { return Ok(()) };
-                self.socket.write_all(said.as_bytes()).await?;
-                continue;
-            }
-            let (at, first, on) = (self.worker.served(), !self.seen, self.on);
-            self.seen = true;
-            let script = self.worker.tell(|story| {
-                story.open += usize::from(first);
-                story.requests.push(Received { head: head.clone(), on, ..Received::default() });
-                story.scripts.pop_front().unwrap_or_else(|| story.usual.clone())
-            });
-            for act in script.0 {
-                self.perform(act, at, &head).await?;
-            }
-        }
-    }
-
     fn probe(&self, path: &str) -> Option<String> {
-        self.worker.tell(|story| {
+        self.tell(|story| {
             story.probed.push(path.to_owned());
             let bare = path.split('?').next().unwrap_or_default();
             if let Some((_, page)) = story.probes.pages.iter().find(|(at, _)| at == bare) {
@@ -342,6 +319,69 @@ impl Connection {
                 }
             }
         })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Story> {
+        self.story.lock().expect("no test panics under this lock")
+    }
+}
+
+/// Status and body of an answer.
+fn page(answer: &str) -> Option<(u16, String)> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
+
+/// One accepted connection.
+struct Connection {
+    worker: Worker,
+    socket: DuplexStream,
+    unread: Vec<u8>,
+    on: usize,
+    /// Whether it has seen an inference request.
+    seen: bool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.seen {
+            self.worker.tell(|story| story.open -= 1);
+        }
+    }
+}
+
+impl Connection {
+    async fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let head = self.read_head().await?;
+            if head.starts_with("PRI ") {
+                let no = answer("505 HTTP Version Not Supported", &["connection: close"], "");
+                return self.socket.write_all(no.as_bytes()).await;
+            }
+            if let Some(path) = head.strip_prefix("GET ").and_then(|rest| rest.split(' ').next()) {
+                self.worker.tell(|story| {
+                    let key = head.lines().find_map(|line| line.strip_prefix("authorization: "));
+                    story.keys.push(key.unwrap_or_default().to_owned());
+                });
+                let Some(said) = self.probe(path) else { return Ok(()) };
+                self.socket.write_all(said.as_bytes()).await?;
+                continue;
+            }
+            let (at, first, on) = (self.worker.served(), !self.seen, self.on);
+            self.seen = true;
+            let script = self.worker.tell(|story| {
+                story.open += usize::from(first);
+                story.requests.push(Received { head: head.clone(), on, ..Received::default() });
+                story.scripts.pop_front().unwrap_or_else(|| story.usual.clone())
+            });
+            for act in script.0 {
+                self.perform(act, at, &head).await?;
+            }
+        }
+    }
+
+    fn probe(&self, path: &str) -> Option<String> {
+        self.worker.probe(path)
     }
 
     async fn perform(&mut self, act: Act, at: usize, head: &str) -> io::Result<()> {

@@ -1,0 +1,4 @@
+//! HTTP/2: with clients, and towards workers.
+
+mod clients;
+mod workers;
