@@ -47,6 +47,8 @@ mod pools;
 #[cfg(test)]
 mod refusals;
 #[cfg(test)]
+mod relaying;
+#[cfg(test)]
 mod responses;
 #[cfg(test)]
 mod retries;
@@ -58,6 +60,8 @@ mod sessions;
 mod slices;
 #[cfg(test)]
 mod slow_readers;
+#[cfg(test)]
+mod smuggling;
 #[cfg(test)]
 mod stickiness;
 #[cfg(test)]
