@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
@@ -24,7 +24,7 @@ use hyper_util::rt::TokioIo;
 use rand::RngExt as _;
 use rand::distr::Alphanumeric;
 use smg_wire::error::{CODE_HEADER, Refusal};
-use smg_wire::header::REQUEST_ID;
+use smg_wire::header::{REQUEST_ID, is_unambiguous};
 use smg_wire::route::{Dialect, Route, Row};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -282,8 +282,27 @@ async fn answer(gw: &Arc<Gateway>, request: Request<Incoming>, peer: IpAddr) -> 
 #[derive(Clone, Copy, Debug)]
 struct Code(&'static str);
 
-/// Admit: the answer to what can be refused before the body is looked at.
+/// Admit: the answer to what can be refused before the body is looked at. What may be read in two ways is read in none,
+/// and neither is what follows it: that may have been meant as part of it, or for a tunnel that is not there.
 fn refused(
+    gw: &Gateway,
+    row: &'static Row,
+    request: &Request<Incoming>,
+    peer: IpAddr,
+) -> Option<Reply> {
+    let refused = unfit(gw, row, request, peer);
+    if is_unambiguous(request.headers()) && request.method() != Method::CONNECT {
+        return refused;
+    }
+    Some(closing(refused.unwrap_or_else(|| refuse(&ambiguous(), dialect(row)))))
+}
+
+fn ambiguous() -> Refusal {
+    let what = "The request has several Host headers, or a Transfer-Encoding other than chunked.";
+    Refusal::new(StatusCode::BAD_REQUEST, "ambiguous_request", what)
+}
+
+fn unfit(
     gw: &Gateway,
     row: &'static Row,
     request: &Request<Incoming>,

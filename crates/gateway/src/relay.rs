@@ -128,6 +128,8 @@ pub(crate) struct Relay {
     silence: Option<Box<Lull>>,
     /// Whether its end is only told by the end of the connection, which may as well be a failure.
     open_ended: bool,
+    /// Whether its bytes are compressed, so that nothing can be put between them.
+    packed: bool,
     /// It broke within an event, and the client's connection has yet to be told.
     broken: Option<Fault>,
 }
@@ -165,6 +167,7 @@ impl Relay {
             slices: None,
             silence: None,
             open_ended: false,
+            packed: false,
             broken: None,
         }
     }
@@ -184,6 +187,15 @@ impl Relay {
     /// Ends where the worker closes the connection.
     pub(crate) const fn open_ended(mut self, open: bool) -> Self {
         self.open_ended = open;
+        self
+    }
+
+    /// Passes on bytes in which no event can be found: no text is cut, no silence ended, no error told.
+    pub(crate) fn packed(mut self, packed: bool) -> Self {
+        self.packed = packed;
+        if packed {
+            (self.slices, self.silence, self.open_ended) = (None, None, false);
+        }
         self
     }
 
@@ -269,7 +281,7 @@ impl Relay {
         self.open_ended = false;
         let mut last = self.slices.take().map_or_else(Vec::new, |slices| slices.fail());
         self.tail.feed(&last);
-        if !self.tail.between_events() {
+        if self.packed || !self.tail.between_events() {
             // An error makes hyper drop what it has not written yet, the head included. It writes
             // whenever the body has nothing, so the error comes a turn later.
             self.broken = Some(fault);

@@ -6,6 +6,7 @@
 //! What is measured, and what spoils it, stands in docs/bench.md.
 
 mod contender;
+mod crowd;
 mod engines;
 mod flood;
 mod gauges;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use crowd::{CrowdArgs, crowd, crowd_main};
 pub use flood::{FloodArgs, flood_main};
 pub use group::end_with_parent;
 pub use kill_one::{KillOneArgs, kill_one_main};

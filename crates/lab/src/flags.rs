@@ -34,6 +34,9 @@ pub(crate) enum Command {
     /// Flood smg with large uploads under a budget, and see what it holds and what small requests
     /// make of it.
     Flood(bench::FloodArgs),
+    /// Bring a thousand slow streams and ten thousand idle clients before smg, and see that it stays
+    /// alive and lets go of them.
+    Crowd(bench::CrowdArgs),
     /// Kill, stop and flood engines behind smg from a seed, and see that it keeps its word.
     Soak(bench::SoakArgs),
     /// Kill one of four engines, and see what the conversations of the other three notice.

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         // The bench owns its process: threads, children and exit code.
         Command::Bench(args) => return bench::main(&args),
         Command::Flood(args) => return bench::flood_main(&args),
+        Command::Crowd(args) => return bench::crowd_main(&args),
         Command::Soak(args) => return bench::soak_main(&args),
         Command::KillOne(args) => return bench::kill_one_main(&args),
         Command::BenchWorker(args) => return bench::worker_main(&args),

@@ -6,6 +6,8 @@
     reason = "a test says what broke by panicking"
 )]
 
+#[path = "binary/crowd.rs"]
+mod crowd;
 #[path = "binary/rig.rs"]
 mod rig;
 #[path = "binary/shared_store.rs"]

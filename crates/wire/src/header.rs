@@ -73,6 +73,18 @@ pub fn nominated(headers: &HeaderMap, name: &HeaderName) -> bool {
     })
 }
 
+/// Whether a request's head can be read in one way only: one `Host` at most, and no coding of its transfer but
+/// `chunked`, once. Of other codings we would undo the last and forward the rest as if it were the body, which whoever
+/// stands before us may have understood otherwise.
+#[must_use]
+pub fn is_unambiguous(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let chunked =
+        |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    let plain = codings.next().is_none_or(chunked) && codings.next().is_none();
+    plain && headers.get_all(header::HOST).iter().count() <= 1
+}
+
 /// Whether a `Content-Type` says server-sent events.
 #[must_use]
 pub fn is_event_stream(content_type: Option<&HeaderValue>) -> bool {
@@ -144,6 +156,23 @@ mod tests {
         headers.append("connection", HeaderValue::from_static("x-other"));
         assert!(nominated(&headers, &name("x-private")) && nominated(&headers, &name("x-other")));
         assert!(!nominated(&headers, &name("x-public")));
+    }
+
+    #[test]
+    fn one_host_and_chunks_once_are_unambiguous() {
+        for (lines, is) in [
+            (&[][..], true),
+            (&[("host", "a"), ("transfer-encoding", "Chunked ")], true),
+            (&[("host", "a"), ("host", "a")], false),
+            (&[("transfer-encoding", "gzip, chunked")], false),
+            (&[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")], false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for (key, value) in lines {
+                headers.append(name(key), HeaderValue::from_static(value));
+            }
+            assert_eq!(is_unambiguous(&headers), is, "{lines:?}");
+        }
     }
 
     #[test]

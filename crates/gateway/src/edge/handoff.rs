@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderName, Method, Request, StatusCode, Version};
+use http::{HeaderName, Method, Request, StatusCode, Version, header};
 use hyper::body::Body as _;
 use smg_wire::chunked;
 use smg_wire::header::nominated;
@@ -39,14 +39,17 @@ pub(super) struct Handed {
 /// What a request says of the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
-    /// Whether its answer's body, if it has one without a length, comes in chunks.
+    /// Whether its answer's body, if it has one without a length, comes in chunks that need not be hyper's.
     chunks: bool,
     goes_on: bool,
 }
 
 impl Terms {
     pub(super) fn of<B>(request: &Request<B>) -> Self {
-        let chunks = request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
+        // hyper alone knows of a length that stood beside chunks, and ends the connection after it.
+        let sized = !request.headers().contains_key(header::TRANSFER_ENCODING);
+        let chunks =
+            sized && request.version() == Version::HTTP_11 && request.method() != Method::HEAD;
         let close = HeaderName::from_static("close");
         Self { chunks, goes_on: !nominated(request.headers(), &close) }
     }

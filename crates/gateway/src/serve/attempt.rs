@@ -215,7 +215,8 @@ async fn relay(
         let relay = Relay::new(exchange, ticket, inference.dialect)
             .sliced(sending.sliced)
             .kept_alive(gw.settings.sse_keepalive)
-            .open_ended(is_open_ended(&head));
+            .open_ended(is_open_ended(&head))
+            .packed(head.headers.contains_key(header::CONTENT_ENCODING));
         ReplyBody::stream(relay)
     } else {
         match exchange.collect(gw.limits.bodies.max_payload).await {

@@ -49,6 +49,8 @@ mod pools;
 #[cfg(test)]
 mod refusals;
 #[cfg(test)]
+mod relaying;
+#[cfg(test)]
 mod responses;
 #[cfg(test)]
 mod retries;
@@ -60,6 +62,8 @@ mod sessions;
 mod slices;
 #[cfg(test)]
 mod slow_readers;
+#[cfg(test)]
+mod smuggling;
 #[cfg(test)]
 mod stickiness;
 #[cfg(test)]
