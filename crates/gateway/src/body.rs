@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 pub(crate) use self::budget::Budget;
 pub(crate) use self::flow::{Banks, Flow, Stopped, Upload};
-pub(crate) use self::peeked::Begun;
+pub(crate) use self::peeked::{Begun, Look, Unseen};
 
 use self::budget::Charge;
 use self::room::Room;

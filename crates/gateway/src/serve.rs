@@ -28,7 +28,7 @@ use self::attempt::{Content, Sending};
 use self::attempts::{attempts, once};
 use self::deliver::Asked;
 pub(crate) use self::deliver::deliver;
-use self::refusals::{bad_body, counted, failed, unavailable};
+use self::refusals::{bad_body, counted, unavailable};
 use self::said::Said;
 use crate::body::{Begun, Flow};
 use crate::edge::{Reply, closing, refuse};
@@ -64,23 +64,26 @@ async fn serve(
     let mut meters = Arc::clone(&gw.meters.router.no_model);
     let (head, body) = request.into_parts();
     let call = Call { gw, route, inference, head: &head, asked, wanted: None };
-    let reply = match carry_out(call, body, &mut meters).await {
+    let mut unread = false;
+    let reply = match carry_out(call, body, &mut meters, &mut unread).await {
         Ok(reply) => reply,
         Err(refusal) => {
             tracing::debug!(code = refusal.code, why = &*refusal.message, "refused");
             let reply = refuse(&refusal, inference.dialect);
-            if body::is_unread(&refusal) { closing(reply) } else { reply }
+            if unread || body::is_unread(&refusal) { closing(reply) } else { reply }
         }
     };
     meters.head(route, reply.status().as_u16(), arrived.elapsed());
     reply
 }
 
-/// Plan, then one of two ways.
+/// Plan, then one of two ways. `unread` is set for a refusal that comes while the body does, whatever
+/// it is for: its client has to be heard out to read it.
 async fn carry_out(
     call: Call<'_>,
     body: Incoming,
     meters: &mut Arc<ModelMeters>,
+    unread: &mut bool,
 ) -> Result<Reply, Refusal> {
     let gw = call.gw;
     let call = Call { wanted: strategy::wanted(gw, &call.head.headers)?, ..call };
@@ -88,14 +91,17 @@ async fn carry_out(
     let mut body = Begun::unread(body);
     if let Some(plan) = plan.filter(|plan| plan.path != Path::Buffered) {
         if plan.path == Path::Peeked {
-            body = plan::look(call, body.rest).await.map_err(failed)?;
+            body = plan::look(call, body.rest).await?;
         }
         let known = body.known();
         let fields = Fields::read(&known, &[]).unwrap_or_default();
-        let permit = admission::enter(gw.admission.as_ref()).await?;
+        let permit = admission::enter(gw.admission.as_ref()).await;
+        *unread = permit.is_err() && body.is_coming();
+        let permit = permit?;
         if let Some(group) = plan::met(call, plan, &fields) {
-            let reply = streamed(call, &group, (body, &fields), meters).await?;
-            return Ok(reply.map(|body| body.permitted(permit)));
+            let reply = streamed(call, &group, (body, &fields), meters).await;
+            *unread = reply.is_err();
+            return Ok(reply?.map(|body| body.permitted(permit)));
         }
         // Whoever uploads holds no permit.
     } else {

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use hyper::body::{Body as _, Incoming};
 use smg_decide::body::{self as rules, Facts, Met, Path, Plan};
 use smg_decide::place::Candidates;
-use smg_decide::retry::Fault;
 use smg_wire::coding;
+use smg_wire::error::Refusal;
 use smg_wire::hint::{self, ROUTING_TOKENS};
 use smg_wire::json::Fields;
 use smg_wire::peek::{Field, Peek};
 
 use super::Call;
-use crate::body::Begun;
+use super::refusals::failed;
+use crate::body::{Begun, Look, Unseen};
 use crate::fleet::Group;
 use crate::gateway::Gateway;
 
@@ -42,13 +43,18 @@ pub(super) fn made(call: Call<'_>, body: &Incoming) -> Option<Plan> {
 }
 
 /// Looks at the beginning of a body, no further than it takes to know what decides.
-pub(super) async fn look(call: Call<'_>, body: Incoming) -> Result<Begun, Fault> {
+pub(super) async fn look(call: Call<'_>, body: Incoming) -> Result<Begun, Refusal> {
     let gw = call.gw;
     let whose =
         if gw.session.reads_rid() { &[Field::Model, Field::Rid][..] } else { &[Field::Model] };
     // Nobody can say how much of a prompt is enough.
     let wanted = if gw.fleet.reads_prompt(call.wanted).0 { &[] } else { whose };
-    Begun::look(body, gw.limits.bodies.peek, wanted, gw.limits.flow.stall).await
+    let look = Look { most: gw.limits.bodies.peek, wanted, stall: gw.limits.flow.stall };
+    let begun = Begun::look(body, look, &gw.limits.upload).await;
+    begun.map_err(|unseen| match unseen {
+        Unseen::Broken(fault) => failed(fault),
+        Unseen::Refused(refusal) => refusal,
+    })
 }
 
 /// What stands for the messages a body opens with, if its conversation may come to a point where
@@ -61,7 +67,9 @@ pub(super) fn opening(gw: &Gateway, body: &[u8]) -> Option<String> {
     let beginning = body.get(..most).unwrap_or(body);
     let mut peek = Peek::default();
     peek.read(beginning);
-    let messages = beginning.get(peek.opening_messages(beginning)?)?;
+    // As it is seen of a longer body that is peeked.
+    let begun = || peek.opening_begun(beginning).filter(|_| beginning.len() == most);
+    let messages = beginning.get(peek.opening_messages(beginning).or_else(begun)?)?;
     Some(gw.session.opening(messages))
 }
 

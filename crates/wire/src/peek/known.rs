@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use super::{FIELDS, Opening, PROMPTS, Peek, Prompt};
+use super::{FIELDS, MOST_ITEMS, Opening, PROMPTS, Peek, Prompt};
+
+/// Fewer bytes of a message tell too little of whose it is.
+const LEAST_BEGUN: usize = 1024;
 
 impl Peek {
     /// A JSON object of all that is whole in the beginning `body`: the fields, and of each prompt
@@ -41,6 +44,34 @@ impl Peek {
         let users = items.iter().find(said)?;
         Some(first.start..users.end)
     }
+
+    /// The same where the first that a user said is too long to end in this beginning, as one with
+    /// images is: so much of it as every later turn shows too, whose beginning is as long. That is
+    /// a power of two, for other fields may be longer or shorter from turn to turn.
+    #[must_use]
+    pub fn opening_begun(&self, body: &[u8]) -> Option<Range<usize>> {
+        let Opening { items, begun, list: true, .. } = self.opening(Prompt::Messages)? else {
+            return None;
+        };
+        let begun = (*begun)?;
+        let message = body.get(begun..self.read)?;
+        let said = |item: &Range<usize>| body.get(item.clone()).is_some_and(is_a_users);
+        if items.len() == MOST_ITEMS || items.iter().any(said) || !begins_a_users(message) {
+            return None;
+        }
+        let shown = 1 << message.len().checked_ilog2()?;
+        let start = items.first().map_or(begun, |first| first.start);
+        (shown >= LEAST_BEGUN).then_some(start..begun + shown)
+    }
+}
+
+/// Whether a message of which this is the beginning is of a user; unknown is no.
+fn begins_a_users(message: &[u8]) -> bool {
+    let mut rest = message;
+    [&b"{"[..], b"\"role\"", b":", b"\"user\""].iter().all(|token| {
+        let left = rest.strip_prefix(*token).map(<[u8]>::trim_ascii_start);
+        left.map(|left| rest = left).is_some()
+    })
 }
 
 /// Writes one field behind those that are there.
@@ -92,6 +123,35 @@ mod tests {
         ] {
             assert_eq!(known(body), all, "{body}");
         }
+    }
+
+    #[test]
+    fn of_a_long_first_message_the_same_beginning_is_taken_in_every_turn() {
+        let body = |before: &str, role: &str| {
+            let image = "i".repeat(5000);
+            format!(
+                r#"{{{before}"messages":[{{"role":"system","content":"s"}},{{ "role": "{role}","content":"u{image}"#
+            )
+        };
+        let opening = |body: &str, seen: usize| {
+            let body = &body[..seen];
+            let range = peeked(body).opening_begun(body.as_bytes())?;
+            Some(body[range].to_owned())
+        };
+        let first = opening(&body("", "user"), 4000).unwrap();
+        assert!(first.starts_with(r#"{"role":"system""#) && first.ends_with("iii"));
+        assert_eq!(opening(&body(r#""max_tokens":12345,"#, "user"), 4000), Some(first));
+        // Neither what may be anybody's, nor what is little, nor what has ended.
+        assert_eq!(opening(&body("", "assistant"), 4000), None);
+        assert_eq!(opening(&body("", "user"), 1000), None);
+        assert_eq!(opening(&body("", "user"), 50), None);
+        let ended = format!(
+            "{}\"}},{{\"role\":\"user\",\"content\":\"{}",
+            body("", "user"),
+            "x".repeat(2000)
+        );
+        assert_eq!(opening(&ended, ended.len()), None);
+        assert_eq!(opening(&format!(r#"{{"messages":"{}"#, "x".repeat(2000)), 2000), None);
     }
 
     #[test]
