@@ -6,8 +6,12 @@
     reason = "a test says what broke by panicking"
 )]
 
+#[path = "binary/redis.rs"]
+mod redis;
 #[path = "binary/rig.rs"]
 mod rig;
+#[path = "binary/shared_pins.rs"]
+mod shared_pins;
 #[path = "binary/shared_store.rs"]
 mod shared_store;
 #[path = "binary/tls.rs"]

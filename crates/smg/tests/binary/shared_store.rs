@@ -1,68 +1,14 @@
 //! Two replicas and a real Redis that is killed, frozen, restarted and emptied under them.
 
 use std::collections::BTreeSet;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::rig::{Gateway, Worker, free_port, get, launch, post_with};
+use super::redis::{Redis, ops, until};
+use super::rig::{Gateway, Worker, launch, post_with};
 
 const BODY: &str = r#"{"model":"m","messages":[]}"#;
 const FLAGS: [&str; 4] = ["--policy", "session_affinity", "--health-check-interval-secs", "1"];
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-struct Redis {
-    port: u16,
-    process: Child,
-}
-
-impl Redis {
-    fn start() -> Self {
-        let port = free_port();
-        Self { port, process: Self::spawn(port) }
-    }
-
-    fn spawn(port: u16) -> Child {
-        Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server: on Debian it is in the package redis-server")
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
-    fn restart(&mut self) {
-        self.process = Self::spawn(self.port);
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
-    }
-
-    fn ask(&self, command: &[&str]) -> String {
-        let port = self.port.to_string();
-        let done = Command::new("redis-cli").args(["-p", &port]).args(command).output().unwrap();
-        String::from_utf8(done.stdout).unwrap()
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// Two replicas before the same workers, connected to the store.
 fn replicas(workers: &[Worker], redis: &Redis) -> [Gateway; 2] {
     let urls: Vec<_> = workers.iter().map(|worker| &*worker.url).collect();
@@ -83,22 +29,6 @@ fn turn(gateway: &Gateway, key: &str) -> String {
     let (status, body) = post_with(gateway.port, &format!("x-aibrix-session-key: {key}"), BODY);
     assert_eq!(status, 200, "{body}");
     body
-}
-
-fn ops(gateway: &Gateway, op: &str, result: &str) -> u64 {
-    let series = format!("smg_sticky_store_ops_total{{op=\"{op}\",result=\"{result}\"}} ");
-    let text = get(gateway.metrics, "/metrics").1;
-    let value = text.lines().find_map(|line| line.strip_prefix(&series).map(str::to_owned));
-    value.unwrap().parse().unwrap()
-}
-
-fn until(what: &str, so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !so() {
-        assert!(begun.elapsed() < PATIENCE, "never: {what}");
-        // sleeps because another process is waited for, which says nothing
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Who serves each of these keys, asked of both replicas; they must agree.

@@ -83,10 +83,15 @@ impl Copies {
     /// The store has something else for a key now, or nothing.
     pub(crate) fn changed(&self, name: &[u8]) {
         if let Some(name) = Name::read(name) {
-            let mut shard = self.shard(&name);
-            shard.changes += 1;
-            shard.copies.remove(&name);
+            self.drop_one(&name);
         }
+    }
+
+    /// A copy does not hold any more, nor does an answer that is on its way.
+    pub(super) fn drop_one(&self, name: &Name) {
+        let mut shard = self.shard(name);
+        shard.changes += 1;
+        shard.copies.remove(name);
     }
 
     /// The store was emptied, or does not tell of changes any more.
