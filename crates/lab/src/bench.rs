@@ -17,6 +17,7 @@ mod payload;
 mod proc;
 mod report;
 mod rows;
+mod shared_pins;
 mod soak;
 mod worker;
 
@@ -32,6 +33,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub use flood::{FloodArgs, flood_main};
 pub use group::end_with_parent;
 pub use kill_one::{KillOneArgs, kill_one_main};
+pub use shared_pins::{SharedPinsArgs, shared_pins_main};
 pub use soak::{SoakArgs, soak_main};
 pub use worker::{WorkerArgs, worker_main};
 

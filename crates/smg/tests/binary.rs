@@ -6,8 +6,12 @@
     reason = "a test says what broke by panicking"
 )]
 
+#[path = "binary/children.rs"]
+mod children;
 #[path = "binary/redis.rs"]
 mod redis;
+#[path = "binary/redis_tls.rs"]
+mod redis_tls;
 #[path = "binary/rig.rs"]
 mod rig;
 #[path = "binary/shared_pins.rs"]

@@ -183,7 +183,12 @@ impl Shared {
     pub(super) async fn shift(&self, name: &Name, from: &str, to: &str) -> Option<Met> {
         let asked = self.copies.asking(name);
         let met = self.ask(StoreOp::Move, self.store.shift(name, from, to)).await?;
-        self.copies.keep(asked, &met.address, self.clock.millis());
+        let now = self.clock.millis();
+        if met.ours {
+            self.copies.change(asked, &met.address, now);
+        } else {
+            self.copies.keep(asked, &met.address, now);
+        }
         Some(met)
     }
 

@@ -1,11 +1,13 @@
 //! Two replicas and a real Redis that is killed, frozen, restarted and emptied under them.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::redis::{Redis, ops, until};
-use super::rig::{Gateway, Worker, launch, post_with};
+use super::rig::{Gateway, Worker, get, launch, post_with};
 
 const BODY: &str = r#"{"model":"m","messages":[]}"#;
 const FLAGS: [&str; 4] = ["--policy", "session_affinity", "--health-check-interval-secs", "1"];
@@ -29,6 +31,35 @@ fn turn(gateway: &Gateway, key: &str) -> String {
     let (status, body) = post_with(gateway.port, &format!("x-aibrix-session-key: {key}"), BODY);
     assert_eq!(status, 200, "{body}");
     body
+}
+
+/// A stream that has begun and does not end.
+fn stream(gateway: &Gateway, header: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(("127.0.0.1", gateway.port)).unwrap();
+    let body = r#"{"model":"m","messages":[],"stream":true}"#;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: ";
+    write!(socket, "{head}{}\r\n{header}\r\n\r\n{body}", body.len()).unwrap();
+    let mut begun = BufReader::new(socket.try_clone().unwrap()).lines().map_while(Result::ok);
+    assert!(begun.any(|line| line.starts_with("data:")));
+    socket
+}
+
+/// The header that names the worker of a key.
+fn id_of(gateway: &Gateway, key: &str) -> String {
+    let mut socket = TcpStream::connect(("127.0.0.1", gateway.port)).unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
+    let length = BODY.len();
+    write!(socket, "{head}content-length: {length}\r\nx-aibrix-session-key: {key}\r\n\r\n{BODY}")
+        .unwrap();
+    let mut lines = BufReader::new(socket).lines().map_while(Result::ok);
+    lines.find(|line| line.starts_with("x-session-id: ")).unwrap()
+}
+
+fn branch(gateway: &Gateway, branch: &str) -> u64 {
+    let series = format!("smg_session_affinity_branch_total{{branch=\"{branch}\"");
+    let text = get(gateway.metrics, "/metrics").1;
+    let value = |line: &str| line.strip_prefix(&series)?.rsplit(' ').next()?.parse::<u64>().ok();
+    text.lines().filter_map(value).sum()
 }
 
 /// Who serves each of these keys, asked of both replicas; they must agree.
@@ -57,6 +88,80 @@ fn fifty_first_requests_through_two_replicas_have_one_worker() {
             asked.into_iter().map(|asked| asked.join().unwrap()).collect()
         });
         assert_eq!(used.len(), 1, "{used:?}");
+    }
+}
+
+/// Two views of the fleet: the second replica knows a worker more, and would send some keys there.
+#[test]
+fn replicas_that_see_different_workers_agree_on_those_that_both_see() {
+    let workers: Vec<_> = (0..4).map(|_| Worker::start()).collect();
+    let redis = Redis::start();
+    let urls: Vec<_> = workers.iter().map(|worker| &*worker.url).collect();
+    let url = redis.url();
+    // On a busy machine an answer may take a while, without which each view has its own.
+    let flags = [&FLAGS[..], &["--redis-url", &url, "--sticky-store-timeout-ms", "5000"]].concat();
+    let gateways = [&urls[..3], &urls].map(|view| Gateway::start(view, &flags));
+    for gateway in &gateways {
+        gateway.has_logged("sticky store is connected");
+    }
+    // Where keys hash to by themselves in the wide view.
+    let plain = Gateway::start(&urls, &FLAGS);
+    let differs = |key: &String| turn(&plain, key).contains(&workers[3].url);
+    let keys = |what: &str| {
+        let names = (0..).map(|n| format!("{what}-{n}"));
+        names.filter(differs).take(4).collect::<Vec<_>>()
+    };
+    for key in keys("view") {
+        // The narrow view cannot follow the wide one's pick, so it speaks first.
+        let first = turn(&gateways[0], &key);
+        let used: BTreeSet<_> = std::thread::scope(|scope| {
+            let ask = |n: usize| {
+                let (gateway, key) = (&gateways[n % 2], &key);
+                scope.spawn(move || turn(gateway, key))
+            };
+            let asked: Vec<_> = (0..50).map(ask).collect();
+            asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+        });
+        assert_eq!(used, BTreeSet::from([first]), "{key}");
+    }
+    assert!(branch(&gateways[1], "key_adopted") >= 4);
+    // At once, with nobody first: after the burst the key has one worker.
+    for key in keys("race") {
+        std::thread::scope(|scope| {
+            for n in 0..50 {
+                let (gateway, key) = (&gateways[n % 2], &key);
+                scope.spawn(move || turn(gateway, key));
+            }
+        });
+        until("both views agree", || turn(&gateways[0], &key) == turn(&gateways[1], &key));
+    }
+}
+
+#[test]
+fn a_key_leaves_a_hot_worker_for_all_replicas_once_it_has_nothing_in_flight() {
+    let workers: Vec<_> = (0..2).map(|_| Worker::start()).collect();
+    let redis = Redis::start();
+    let urls: Vec<_> = workers.iter().map(|worker| &*worker.url).collect();
+    let url = redis.url();
+    let gate = ["--affinity-imbalance-factor", "1", "--affinity-imbalance-min-gap", "3"];
+    let patient = ["--redis-url", &url, "--sticky-store-timeout-ms", "5000"];
+    let flags = [&FLAGS[..], &patient, &gate].concat();
+    let gateways = [0, 1].map(|_| Gateway::start(&urls, &flags));
+    for gateway in &gateways {
+        gateway.has_logged("sticky store is connected");
+    }
+    let home = turn(&gateways[0], "k");
+    let hot = workers.iter().find(|worker| home.contains(&worker.url)).unwrap();
+    let id = id_of(&gateways[0], "k");
+    let busy: Vec<_> = (0..3).map(|_| stream(&gateways[0], &id)).collect();
+    let left = turn(&gateways[0], "k");
+    assert_ne!(left, home);
+    assert_eq!(branch(&gateways[0], "gate_left"), 1);
+    // Where it went it stays, also through the replica that sees nobody hot.
+    until("the move is heard of", || turn(&gateways[1], "k") == left);
+    assert_eq!((branch(&gateways[0], "gate_left"), branch(&gateways[1], "gate_left")), (1, 0));
+    for _ in busy {
+        hot.finish_stream();
     }
 }
 
