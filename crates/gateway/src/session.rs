@@ -152,7 +152,12 @@ impl Session {
 
     /// What stands for the messages a conversation opens with: nothing of them can be told from it.
     pub(crate) fn opening(&self, messages: &[u8]) -> String {
-        format!("{:?}", self.hashing.hash(Scope { model: None, leg: Leg::Regular }, messages))
+        let scope = Scope { model: None, leg: Leg::Regular };
+        match &self.routing_store {
+            // All replicas have to call it the same.
+            Some(store) => store.routing_name(scope, messages).to_string(),
+            None => format!("{:?}", self.hashing.hash(scope, messages)),
+        }
     }
 
     /// Key: what the choice may look at under the group's policy.

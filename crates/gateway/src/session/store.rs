@@ -165,10 +165,17 @@ impl Shared {
     /// What the store said of a key, if that still holds. A use.
     pub(super) fn remembered(&self, name: &Name) -> Option<String> {
         let (address, renew) = self.copies.used(name, self.clock.millis())?;
-        if renew && self.renewals.try_send((name.clone(), address.clone())).is_err() {
-            self.meters.count(StoreOp::Renew, StoreResult::Dropped);
+        if renew {
+            self.claim_later(name.clone(), &address);
         }
         Some(address)
+    }
+
+    /// As [`Self::claim`], for what no request waits for: it is made with the renewals.
+    pub(super) fn claim_later(&self, name: Name, address: &str) {
+        if self.renewals.try_send((name, address.to_owned())).is_err() {
+            self.meters.count(StoreOp::Renew, StoreResult::Dropped);
+        }
     }
 
     /// Pins a key to this address unless it is pinned; `None` if the store does not say in time.

@@ -174,3 +174,28 @@ fn without_redis_pins_go_on_from_what_is_remembered() {
     assert!(names.lines().count() >= 20, "{names}");
     owners(&gateways, 40);
 }
+
+#[test]
+fn a_conversation_that_outgrows_what_is_held_stays_whichever_replica_it_comes_through() {
+    let (workers, redis) = (fleet(4), Redis::start());
+    let held = ["--routing-key-peek-bytes", "400", "--max-buffered-request-bytes", "2000"];
+    let flags = [&OVERRIDE[..], &held].concat();
+    let [one, other] = [0, 1].map(|_| replica(&workers, &redis, &flags));
+    let turn = |gateway: &Gateway, name: &str, filler: usize| {
+        let said = "x".repeat(filler);
+        let body = format!(
+            r#"{{"messages":[{{"role":"user","content":"{name}"}},{{"role":"user","content":"{said}"}}],"rid":"{name}"}}"#
+        );
+        let (status, answer) = post_with(gateway.port, "x-nothing: special", &body);
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    for n in 0..5 {
+        let (name, told) = (format!("run {n}"), ops(&one, "renew", "ok"));
+        let home = turn(&one, &name, 1000);
+        until("its opening is told of", || ops(&one, "renew", "ok") > told);
+        assert_eq!(turn(&other, &name, 5000), home);
+    }
+    let text = get(other.metrics, "/metrics").1;
+    assert!(text.contains("smg_routing_key_source_total{source=\"opening\"} 5\n"), "{text}");
+}
