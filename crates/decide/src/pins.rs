@@ -2,7 +2,8 @@
 //!
 //! A pin remembers up to two workers. [`step`] says what to do with a keyed request, [`Pin::moved`]
 //! what the pin becomes once a worker has been placed. Both are run against the memory
-//! [`table`] under one shard's lock; a shared store can run them just as well.
+//! [`table`] under one shard's lock; where replicas share pins, what [`shared`] reads is brought
+//! there first.
 
 use crate::fleet::WorkerId;
 use crate::place::Assignment;
@@ -10,6 +11,7 @@ use crate::place::Assignment;
 pub mod records;
 pub mod rendezvous;
 pub mod saved;
+pub mod shared;
 pub mod table;
 
 /// How a sticky decision came about; its text is the `branch` label of

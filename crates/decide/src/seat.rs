@@ -86,12 +86,16 @@ impl Seat<'_> {
     /// The third: the proposal is brought to the table, where another request of the key may have
     /// been meanwhile.
     pub fn land(&self, step: Step, placed: WorkerId) -> Option<Landed> {
-        let turn = if self.keep_pin {
-            self.table.detour(self.key, step, placed, self.now)
-        } else {
-            self.table.turn(self.key, Some(placed), self.now, self.available)
-        };
-        self.landed(turn)
+        if self.keep_pin {
+            return self.detour(step, placed);
+        }
+        self.landed(self.table.turn(self.key, Some(placed), self.now, self.available))
+    }
+
+    /// The third, where the pin is not to change, or has changed already: in a store that replicas
+    /// share.
+    pub fn detour(&self, step: Step, placed: WorkerId) -> Option<Landed> {
+        self.landed(self.table.detour(self.key, step, placed, self.now))
     }
 
     /// Tells the policy: what it proposed was used, or somebody else decided.

@@ -12,6 +12,7 @@ mod snapshot;
     expect(dead_code, reason = "a build without any store makes no use of what is around one")
 )]
 mod store;
+mod turn;
 
 use std::sync::Arc;
 
@@ -25,7 +26,6 @@ use smg_decide::mode::{self, Mode};
 use smg_decide::pins::table::Table;
 use smg_decide::pins::{Outcome, Rules};
 use smg_decide::place::{Ask, Assignment, Candidates, Imbalance, Prompt, Sought};
-use smg_decide::seat::{Look, Seat};
 use smg_wire::header::ROUTING_KEY;
 
 use self::affinity::Presented;
@@ -37,6 +37,7 @@ pub(crate) use self::sharing::share;
 pub use self::sharing::try_out as try_store;
 pub use self::snapshot::try_out as try_snapshot;
 use self::store::Shared;
+use self::turn::Turn;
 
 use crate::clock::Clock;
 use crate::fleet::{Group, Roster};
@@ -60,6 +61,8 @@ pub(crate) struct Session {
     imbalance: Option<Imbalance>,
     /// Where replicas share what session keys are pinned to.
     store: Option<Arc<Shared>>,
+    /// The same where it has routing keys too.
+    routing_store: Option<Arc<Shared>>,
     clock: Clock,
 }
 
@@ -124,6 +127,7 @@ impl Session {
             ids: Ids::new(&[], true),
             imbalance: None,
             store: None,
+            routing_store: None,
             clock,
             rules,
         };
@@ -136,7 +140,9 @@ impl Session {
     /// The same for agents' sessions too, with what replicas share.
     pub(crate) fn sharing(self, affinity: &Affinity, store: Option<Arc<Shared>>) -> Self {
         let ids = Ids::new(&affinity.id_secrets, affinity.accept_bare);
-        Self { ids, imbalance: affinity.imbalance, store, ..self }
+        let routing_keys = affinity.store.as_ref().is_some_and(|store| store.routing_keys);
+        let routing_store = store.clone().filter(|_| routing_keys);
+        Self { ids, imbalance: affinity.imbalance, store, routing_store, ..self }
     }
 
     /// Whether the override is on, so that every body is read for its `rid`.
@@ -146,7 +152,12 @@ impl Session {
 
     /// What stands for the messages a conversation opens with: nothing of them can be told from it.
     pub(crate) fn opening(&self, messages: &[u8]) -> String {
-        format!("{:?}", self.hashing.hash(Scope { model: None, leg: Leg::Regular }, messages))
+        let scope = Scope { model: None, leg: Leg::Regular };
+        match &self.routing_store {
+            // All replicas have to call it the same.
+            Some(store) => store.routing_name(scope, messages).to_string(),
+            None => format!("{:?}", self.hashing.hash(scope, messages)),
+        }
     }
 
     /// Key: what the choice may look at under the group's policy.
@@ -202,7 +213,7 @@ impl Session {
             Way::Sticky if asking.treatment == Treatment::Session => {
                 self.affine(group, asking, round).await
             }
-            Way::Sticky => self.sticky(group, asking, round, meters),
+            Way::Sticky => self.sticky(group, asking, round, meters).await,
             Way::Anywhere => {
                 let candidates = Candidates::new(&group.workers, &round.excluded).at(now);
                 Lease::new(group, candidates.any(&mut rand::rng())?, self.clock)
@@ -219,7 +230,7 @@ impl Session {
         }
     }
 
-    fn sticky(
+    async fn sticky(
         &self,
         group: &Group,
         asking: &Asking<'_>,
@@ -227,39 +238,39 @@ impl Session {
         meters: &StickyMeters,
     ) -> Option<Lease> {
         let candidates = Candidates::new(&group.workers, &round.excluded).at(self.clock.millis());
-        let dice = &mut rand::rng();
-        let available = |id| candidates.find(id).is_some();
-        let seat = |table, key, assignment| Seat {
+        let turn = |table, key, assignment| Turn {
+            group,
             table,
             key,
             assignment,
             keep_pin: round.keep_pin,
             now: self.now(),
             candidates,
-            available: &available,
-            policy: &*group.policy,
             ask: &asking.ask,
         };
         match (asking.treatment, asking.key) {
             (Treatment::Pin, Some(key)) => {
+                let scope = Scope { model: Some(&group.model), leg: Leg::Regular };
                 let assignment = self.rules.assignment.unwrap_or(Assignment::Delegate);
-                let seat = seat(&self.pins, self.hash(Some(&group.model), key), assignment);
-                let lease = self.pinned(group, &self.pins, &seat, dice);
+                let hash = self.hashing.hash(scope, key.text.as_bytes());
+                let lease = self.pinned(turn(&self.pins, hash, assignment), scope, key).await;
                 let outcome = lease.as_ref().map_or(Outcome::NoHealthyWorkers, |it| it.outcome);
                 meters.decided(outcome, Some(key.source), self.entries());
                 log(group, key, outcome, lease.as_ref());
                 lease
             }
             (Treatment::PinManual, Some(key)) => {
+                let scope = Scope { model: None, leg: Leg::Regular };
+                let hash = self.hashing.hash(scope, key.text.as_bytes());
                 // The policy places by the assignment mode itself.
-                let seat = seat(&self.manual, self.hash(None, key), Assignment::Delegate);
-                let lease = self.pinned(group, &self.manual, &seat, dice);
+                let turn = turn(&self.manual, hash, Assignment::Delegate);
+                let lease = self.pinned(turn, scope, key).await;
                 let outcome = lease.as_ref().map_or(Outcome::NoHealthyWorkers, |it| it.outcome);
                 meters.decided(outcome, None, self.entries());
                 lease
             }
             (treatment, key) => {
-                let lease = self.placed(group, asking, &candidates, dice);
+                let lease = self.placed(group, asking, &candidates, &mut rand::rng());
                 if treatment == Treatment::PinManual {
                     let outcome = match lease {
                         Some(_) => Outcome::NoRoutingId,
@@ -267,8 +278,8 @@ impl Session {
                     };
                     meters.decided(outcome, None, self.entries());
                 }
-                let hashed = key.map(|key| self.hash(Some(&group.model), key));
-                lease.map(|lease| lease.flying(hashed.map(|key| self.hashed(key))))
+                let key = key.map(|key| self.hash_bytes(Some(&group.model), key.text.as_bytes()));
+                lease.map(|lease| lease.flying(key.map(|key| self.hashed(key))))
             }
         }
     }
@@ -290,23 +301,17 @@ impl Session {
         Some(lease)
     }
 
-    /// A keyed request's turn at a pin table.
-    fn pinned(
-        &self,
-        group: &Group,
-        table: &Arc<Table>,
-        seat: &Seat<'_>,
-        dice: &mut dyn Rng,
-    ) -> Option<Lease> {
-        let landed = match seat.look()? {
-            Look::Lands(landed) => landed,
-            Look::Proposes(step) => {
-                let (proposal, at) = seat.propose(step, dice);
-                group.branches.decided(&proposal);
-                seat.land(step, group.workers.get(at?)?.id)?
+    /// A keyed request's turn at its pin.
+    async fn pinned(&self, turn: Turn<'_>, scope: Scope<'_>, key: Key<'_>) -> Option<Lease> {
+        let landed = match &self.routing_store {
+            None => turn.alone()?,
+            Some(store) => {
+                let name = store.routing_name(scope, key.text.as_bytes());
+                turn.shared(store, &name).await?
             }
         };
-        let flight = Flight::counted(Arc::clone(table), seat.key, landed.first);
+        let Turn { group, table, key, .. } = turn;
+        let flight = Flight::counted(Arc::clone(table), key, landed.first);
         let at = group.workers.binary_search_by_key(&landed.worker, |worker| worker.id).ok()?;
         let mut lease = Lease::new(group, at, self.clock)?.by(landed.outcome).flying(Some(flight));
         lease.receipt = landed.receipt;
@@ -316,10 +321,6 @@ impl Session {
     /// A key that a policy hashes: not pinned, but its requests in flight are counted.
     fn hashed(&self, key: KeyHash) -> Flight {
         Flight::uncounted(Arc::clone(&self.pins), key)
-    }
-
-    fn hash(&self, model: Option<&str>, key: Key<'_>) -> KeyHash {
-        self.hash_bytes(model, key.text.as_bytes())
     }
 
     fn hash_bytes(&self, model: Option<&str>, key: &[u8]) -> KeyHash {

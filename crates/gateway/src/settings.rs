@@ -234,6 +234,8 @@ pub struct SharedStore {
     pub timeout: Duration,
     /// `--sticky-store-secret`: what keys are hashed with before they go there.
     pub secret: Option<Secret>,
+    /// `--sticky-store redis`: routing keys' pins are there too, of the override and of `manual`.
+    pub routing_keys: bool,
 }
 
 /// When idle pins go.

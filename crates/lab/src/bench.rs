@@ -18,6 +18,7 @@ mod payload;
 mod proc;
 mod report;
 mod rows;
+mod shared_pins;
 mod soak;
 mod worker;
 
@@ -34,6 +35,7 @@ pub use crowd::{CrowdArgs, crowd, crowd_main};
 pub use flood::{FloodArgs, flood_main};
 pub use group::end_with_parent;
 pub use kill_one::{KillOneArgs, kill_one_main};
+pub use shared_pins::{SharedPinsArgs, shared_pins_main};
 pub use soak::{SoakArgs, soak_main};
 pub use worker::{WorkerArgs, worker_main};
 

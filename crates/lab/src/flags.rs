@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Soak(bench::SoakArgs),
     /// Kill one of four engines, and see what the conversations of the other three notice.
     KillOne(bench::KillOneArgs),
+    /// Measure what a warm key costs whose pin is shared in a Redis, beside one in memory.
+    SharedPins(bench::SharedPinsArgs),
     /// Measure what a pin takes in memory, and how long a snapshot takes.
     Pins(PinsFlags),
     /// The bench's mock worker; the bench starts it as a process of its own.

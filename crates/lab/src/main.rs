@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Command::Crowd(args) => return bench::crowd_main(&args),
         Command::Soak(args) => return bench::soak_main(&args),
         Command::KillOne(args) => return bench::kill_one_main(&args),
+        Command::SharedPins(args) => return bench::shared_pins_main(&args),
         Command::BenchWorker(args) => return bench::worker_main(&args),
         Command::Simulate(args) => return simulator::main(&args),
         Command::PrefixStudy(flags) => return told(run_study(&flags)),

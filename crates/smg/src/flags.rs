@@ -13,7 +13,7 @@ mod placement;
 mod tls;
 
 pub(crate) use access::AccessFlags;
-pub(crate) use affinity::AffinityFlags;
+pub(crate) use affinity::{AffinityFlags, StoreChoice};
 pub(crate) use limits::LimitFlags;
 pub(crate) use others::OtherFlags;
 pub(crate) use placement::{IndexChoice, LoadFlags, PlacementFlags, PolicyChoice};

@@ -6,10 +6,18 @@
     reason = "a test says what broke by panicking"
 )]
 
+#[path = "binary/children.rs"]
+mod children;
 #[path = "binary/crowd.rs"]
 mod crowd;
+#[path = "binary/redis.rs"]
+mod redis;
+#[path = "binary/redis_tls.rs"]
+mod redis_tls;
 #[path = "binary/rig.rs"]
 mod rig;
+#[path = "binary/shared_pins.rs"]
+mod shared_pins;
 #[path = "binary/shared_store.rs"]
 mod shared_store;
 #[path = "binary/tls.rs"]

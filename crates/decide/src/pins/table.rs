@@ -147,6 +147,30 @@ impl Table {
         self.kept.set(&mut self.kept.shard(key), Record { key, pin: Pin::new(worker), used: now });
     }
 
+    /// What is remembered for a key. Asking is no use of it.
+    #[must_use]
+    pub fn pinned(&self, key: KeyHash) -> Option<Pin> {
+        self.kept.shard(key).pins.get(key).map(|record| record.pin)
+    }
+
+    /// Remembers what a shared store has for a key.
+    pub fn adopt(&self, key: KeyHash, pin: Pin, now: u32) {
+        let mut shard = self.kept.shard(key);
+        match shard.pins.get_mut(key) {
+            Some(record) if record.pin == pin => record.used = record.used.max(now),
+            _ => self.kept.set(&mut shard, Record { key, pin, used: now }),
+        }
+    }
+
+    /// What a shared pin becomes once `placed` was chosen in answer to `step`; its requests in flight
+    /// are those of this replica. Nothing is changed here.
+    #[must_use]
+    pub fn moved(&self, key: KeyHash, pin: Pin, step: Step, placed: WorkerId) -> Pin {
+        let shard = self.kept.shard(key);
+        let flights = shard.flying.get(&key);
+        pin.moved(step, placed, self.rules, |worker| count(flights, worker))
+    }
+
     /// The worker that a key is pinned to first. Asking is a use of the key.
     pub fn home(&self, key: KeyHash, now: u32) -> Option<WorkerId> {
         let mut shard = self.kept.shard(key);

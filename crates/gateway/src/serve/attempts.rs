@@ -103,7 +103,7 @@ impl Sending<'_> {
             return Err(counted(gw, shed(gw, group)));
         }
         if let Some(opening) = self.opening.take() {
-            gw.session.follow(&group.model, &opening, upstream.worker.id);
+            gw.session.follow(&group.model, &opening, &upstream);
         }
         let (sent, mut reply) = attempt(self, lease, deadline).await;
         match sent {

@@ -1,5 +1,5 @@
 //! What keys are pinned to, shared by replicas (004, "Staying sticky across gateway plugin
-//! replicas"). A claim and a move are atomic in the store and awaited, so that one key has one worker
+//! replicas"): one address for a session's key, one or two for a routing key. A claim and a move are atomic in the store and awaited, so that one key has one worker
 //! however many replicas meet it at once. A copy of what the store said is kept here for as long as
 //! the store keeps it honest, so that a warm key costs no round trip. Nothing a store does or fails
 //! to do makes a request fail, or wait longer than the deadline.
@@ -14,6 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use smg_decide::fleet::breaker::{Breaker, Outcome, Rules};
+use smg_decide::keys::scope::Scope;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
@@ -133,24 +134,48 @@ impl Shared {
         (Arc::new(shared), waiting)
     }
 
-    /// The name of a model's key.
+    /// The name of a model's session key.
     pub(super) fn name(&self, model: &str, key: &[u8]) -> Name {
-        let mut context = hmac::Context::with_key(&self.secret);
         // The length goes in front so that ("ab", "c") and ("a", "bc") differ.
-        context.update(&(model.len() as u64).to_be_bytes());
-        context.update(model.as_bytes());
-        context.update(key);
+        self.hash(&[&(model.len() as u64).to_be_bytes(), model.as_bytes(), key])
+    }
+
+    /// The name of a routing key, under the override or `manual`. It is never that of a session: no
+    /// model's name is so long.
+    pub(super) fn routing_name(&self, scope: Scope<'_>, key: &[u8]) -> Name {
+        let Scope { model, leg } = scope;
+        let kind = [leg as u8, u8::from(model.is_some())];
+        let model = model.unwrap_or_default();
+        let length = (model.len() as u64).to_be_bytes();
+        self.hash(&[&[u8::MAX; 8], &kind, &length, model.as_bytes(), key])
+    }
+
+    fn hash(&self, parts: &[&[u8]]) -> Name {
+        let mut context = hmac::Context::with_key(&self.secret);
+        parts.iter().for_each(|part| context.update(part));
         let tag = context.sign();
         Name(tag.as_ref().first_chunk().copied().unwrap_or_default())
+    }
+
+    /// The copy of a key goes: the store could not be told of what became of it since.
+    pub(super) fn doubt(&self, name: &Name) {
+        self.copies.drop_one(name);
     }
 
     /// What the store said of a key, if that still holds. A use.
     pub(super) fn remembered(&self, name: &Name) -> Option<String> {
         let (address, renew) = self.copies.used(name, self.clock.millis())?;
-        if renew && self.renewals.try_send((name.clone(), address.clone())).is_err() {
-            self.meters.count(StoreOp::Renew, StoreResult::Dropped);
+        if renew {
+            self.claim_later(name.clone(), &address);
         }
         Some(address)
+    }
+
+    /// As [`Self::claim`], for what no request waits for: it is made with the renewals.
+    pub(super) fn claim_later(&self, name: Name, address: &str) {
+        if self.renewals.try_send((name, address.to_owned())).is_err() {
+            self.meters.count(StoreOp::Renew, StoreResult::Dropped);
+        }
     }
 
     /// Pins a key to this address unless it is pinned; `None` if the store does not say in time.
@@ -165,7 +190,12 @@ impl Shared {
     pub(super) async fn shift(&self, name: &Name, from: &str, to: &str) -> Option<Met> {
         let asked = self.copies.asking(name);
         let met = self.ask(StoreOp::Move, self.store.shift(name, from, to)).await?;
-        self.copies.keep(asked, &met.address, self.clock.millis());
+        let now = self.clock.millis();
+        if met.ours {
+            self.copies.change(asked, &met.address, now);
+        } else {
+            self.copies.keep(asked, &met.address, now);
+        }
         Some(met)
     }
 

@@ -39,6 +39,8 @@ impl Contender {
 pub(crate) enum Routing {
     /// By the header `x-smg-routing-key`.
     Sticky,
+    /// By the header `x-aibrix-session-key`; smg alone.
+    Session,
     /// In turn.
     RoundRobin,
     /// By the prompt's prefix, the default of smg; HAProxy cannot and takes turns, as with whatever stands in a body.
@@ -54,14 +56,14 @@ pub(crate) enum Routing {
 impl Routing {
     /// Whether requests with one key have one worker.
     pub(crate) fn is_sticky(self) -> bool {
-        matches!(self, Self::Sticky | Self::KeyInBody | Self::KeyInOpening)
+        matches!(self, Self::Sticky | Self::Session | Self::KeyInBody | Self::KeyInOpening)
     }
 
     /// What smg is told beside the policy.
     fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Sticky | Self::KeyInBody => &["--routing-key-override"],
-            Self::RoundRobin | Self::CacheAware => &[],
+            Self::RoundRobin | Self::CacheAware | Self::Session => &[],
             Self::Streamed => &["--disable-retries"],
             Self::KeyInOpening => &["--routing-key-override", "--routing-key-peek-bytes", "65536"],
         }
@@ -191,7 +193,7 @@ fn build(root: &Path) -> Result<PathBuf, String> {
 }
 
 /// A port that was free a moment ago.
-fn free_address() -> Result<SocketAddr, String> {
+pub(super) fn free_address() -> Result<SocketAddr, String> {
     TcpListener::bind(("127.0.0.1", 0))
         .and_then(|listener| listener.local_addr())
         .map_err(|error| format!("no free port: {error}"))
@@ -210,7 +212,11 @@ fn smg_arguments(
     arguments.push("--worker-urls".to_owned());
     arguments.extend(workers.iter().map(|worker| format!("http://{worker}")));
     arguments.extend(["--prometheus-port".to_owned(), metrics.port().to_string()]);
-    let policy = if routing == Routing::CacheAware { "cache_aware" } else { "round_robin" };
+    let policy = match routing {
+        Routing::CacheAware => "cache_aware",
+        Routing::Session => "session_affinity",
+        _ => "round_robin",
+    };
     arguments.extend(["--log-level", "warn", "--policy", policy].map(str::to_owned));
     arguments.extend(routing.flags().iter().map(|&flag| flag.to_owned()));
     arguments

@@ -64,6 +64,12 @@ impl Gauges {
     }
 }
 
+/// The sum over all series of a metric; one that is missing is an error.
+pub(crate) async fn total(metrics: SocketAddr, name: &str) -> Result<f64, String> {
+    let sum = Gauges::read(metrics).await?.sum(name);
+    sum.ok_or_else(|| format!("{name} is missing"))
+}
+
 /// Waits until so many workers are in service.
 pub(crate) async fn until_in_service(metrics: SocketAddr, workers: usize) -> Result<(), String> {
     let began = Instant::now();

@@ -24,8 +24,15 @@ fn chat_body(stream: bool) -> String {
 
 /// A whole request, head and body, ready to be written. `key` is the routing key, if the row sends one.
 pub(crate) fn chat_request(stream: bool, key: Option<&str>) -> Vec<u8> {
-    let body = chat_body(stream);
-    let mut text = head(key);
+    written(head(key), &chat_body(stream))
+}
+
+/// The same for a session's key.
+pub(crate) fn session_request(key: &str) -> Vec<u8> {
+    written(head(None) + &format!("x-aibrix-session-key: {key}\r\n"), &chat_body(false))
+}
+
+fn written(mut text: String, body: &str) -> Vec<u8> {
     // Writing to a String cannot fail.
     let _ = write!(text, "content-length: {}\r\n\r\n{body}", body.len());
     text.into_bytes()

@@ -1,6 +1,6 @@
 //! Agents' sessions, what clients may ask for, and what replicas share.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use smg_gateway::settings::Secret;
 
 use super::{number, whole};
@@ -39,11 +39,25 @@ pub(crate) struct AffinityFlags {
     #[arg(long, value_name = "URL")]
     pub(crate) redis_url: Option<Secret>,
 
+    /// Where pins of --routing-key-override and of manual are
+    #[arg(long, value_name = "STORE", default_value = "memory")]
+    pub(crate) sticky_store: StoreChoice,
+
     /// Longest wait of a request for the shared store
     #[arg(long, value_name = "MS", default_value_t = 50, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) sticky_store_timeout_ms: i64,
 
-    /// What session keys are hashed with before they go to the shared store; the same for all replicas
+    /// What keys are hashed with before they go to the shared store; the same for all replicas
     #[arg(long, value_name = "SECRET")]
     pub(crate) sticky_store_secret: Option<Secret>,
+}
+
+/// `--sticky-store`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum StoreChoice {
+    /// Of each replica
+    Memory,
+    /// Where --redis-url leads, shared by replicas
+    Redis,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smg_gateway::settings::{Affinity, Imbalance, Secret, SharedStore};
 
 use super::{Complaint, Meant, count, fraction, positive};
-use crate::flags::AffinityFlags;
+use crate::flags::{AffinityFlags, StoreChoice};
 
 /// What the environment says of Redis.
 #[derive(Clone, Debug, Default)]
@@ -75,14 +75,21 @@ fn store(flags: &AffinityFlags, env: &RedisEnv) -> Meant<Option<SharedStore>> {
         Some(url) => (Some(url.clone()), "--redis-url"),
         None => (env.url()?, "REDIS_HOST"),
     };
-    let Some(url) = url else { return Ok(None) };
+    let routing_keys = flags.sticky_store == StoreChoice::Redis;
+    let Some(url) = url else {
+        if routing_keys {
+            return Err(Complaint("--sticky-store redis: needs --redis-url".to_owned()));
+        }
+        return Ok(None);
+    };
     smg_gateway::settings::try_store(url.reveal()).map_err(|why| {
         Complaint(format!(
             "{named}: {why}; expected a URL like redis://user:password@host:6379, or rediss:// for \
              TLS (the value is not shown)"
         ))
     })?;
-    Ok(Some(SharedStore { url, timeout: Duration::from_millis(timeout), secret }))
+    let timeout = Duration::from_millis(timeout);
+    Ok(Some(SharedStore { url, timeout, secret, routing_keys }))
 }
 
 /// Either flag turns the gate on, the other one then has what AIBrix has.

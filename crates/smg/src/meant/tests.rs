@@ -108,6 +108,7 @@ const REFUSED: &[&str] = &[
     "--affinity-imbalance-factor 0.9",
     "--affinity-imbalance-min-gap 0",
     "--redis-url http://user:hush@r",
+    "--sticky-store redis",
     "--sticky-store-secret=",
     "--sticky-store-timeout-ms 0",
     "--max-payload-size 0",

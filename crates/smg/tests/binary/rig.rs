@@ -23,6 +23,8 @@ pub(crate) struct Gateway {
     pub(crate) metrics: u16,
     process: Mutex<Child>,
     lines: Mutex<Receiver<String>>,
+    /// What was logged before it was ready.
+    early: Mutex<Vec<String>>,
 }
 
 impl Gateway {
@@ -48,7 +50,13 @@ impl Gateway {
         }
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = lines_of(process.stdout.take().unwrap());
-        let gateway = Self { port, metrics, process: process.into(), lines: lines.into() };
+        let gateway = Self {
+            port,
+            metrics,
+            process: process.into(),
+            lines: lines.into(),
+            early: Mutex::default(),
+        };
         gateway.is_ready(workers.len());
         gateway
     }
@@ -60,7 +68,14 @@ impl Gateway {
             let line = self.wait_for_log("");
             listens |= line.contains("listens on");
             registered += usize::from(line.contains("worker registered"));
+            self.early.lock().unwrap().push(line);
         }
+    }
+
+    /// A log line that contains `text`, from the start of the process on.
+    pub(crate) fn has_logged(&self, text: &str) -> String {
+        let early = self.early.lock().unwrap().iter().find(|line| line.contains(text)).cloned();
+        early.unwrap_or_else(|| self.wait_for_log(text))
     }
 
     /// One whose stdout and stderr have been closed at their other end.

@@ -1,68 +1,16 @@
 //! Two replicas and a real Redis that is killed, frozen, restarted and emptied under them.
 
 use std::collections::BTreeSet;
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::rig::{Gateway, Worker, free_port, get, launch, post_with};
+use super::redis::{Redis, ops, until};
+use super::rig::{Gateway, Worker, get, launch, post_with};
 
 const BODY: &str = r#"{"model":"m","messages":[]}"#;
 const FLAGS: [&str; 4] = ["--policy", "session_affinity", "--health-check-interval-secs", "1"];
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-struct Redis {
-    port: u16,
-    process: Child,
-}
-
-impl Redis {
-    fn start() -> Self {
-        let port = free_port();
-        Self { port, process: Self::spawn(port) }
-    }
-
-    fn spawn(port: u16) -> Child {
-        Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server: on Debian it is in the package redis-server")
-    }
-
-    fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
-    }
-
-    fn restart(&mut self) {
-        self.process = Self::spawn(self.port);
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
-    }
-
-    fn ask(&self, command: &[&str]) -> String {
-        let port = self.port.to_string();
-        let done = Command::new("redis-cli").args(["-p", &port]).args(command).output().unwrap();
-        String::from_utf8(done.stdout).unwrap()
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// Two replicas before the same workers, connected to the store.
 fn replicas(workers: &[Worker], redis: &Redis) -> [Gateway; 2] {
     let urls: Vec<_> = workers.iter().map(|worker| &*worker.url).collect();
@@ -85,20 +33,33 @@ fn turn(gateway: &Gateway, key: &str) -> String {
     body
 }
 
-fn ops(gateway: &Gateway, op: &str, result: &str) -> u64 {
-    let series = format!("smg_sticky_store_ops_total{{op=\"{op}\",result=\"{result}\"}} ");
-    let text = get(gateway.metrics, "/metrics").1;
-    let value = text.lines().find_map(|line| line.strip_prefix(&series).map(str::to_owned));
-    value.unwrap().parse().unwrap()
+/// A stream that has begun and does not end.
+fn stream(gateway: &Gateway, header: &str) -> TcpStream {
+    let mut socket = TcpStream::connect(("127.0.0.1", gateway.port)).unwrap();
+    let body = r#"{"model":"m","messages":[],"stream":true}"#;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: ";
+    write!(socket, "{head}{}\r\n{header}\r\n\r\n{body}", body.len()).unwrap();
+    let mut begun = BufReader::new(socket.try_clone().unwrap()).lines().map_while(Result::ok);
+    assert!(begun.any(|line| line.starts_with("data:")));
+    socket
 }
 
-fn until(what: &str, so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !so() {
-        assert!(begun.elapsed() < PATIENCE, "never: {what}");
-        // sleeps because another process is waited for, which says nothing
-        std::thread::sleep(Duration::from_millis(20));
-    }
+/// The header that names the worker of a key.
+fn id_of(gateway: &Gateway, key: &str) -> String {
+    let mut socket = TcpStream::connect(("127.0.0.1", gateway.port)).unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
+    let length = BODY.len();
+    write!(socket, "{head}content-length: {length}\r\nx-aibrix-session-key: {key}\r\n\r\n{BODY}")
+        .unwrap();
+    let mut lines = BufReader::new(socket).lines().map_while(Result::ok);
+    lines.find(|line| line.starts_with("x-session-id: ")).unwrap()
+}
+
+fn branch(gateway: &Gateway, branch: &str) -> u64 {
+    let series = format!("smg_session_affinity_branch_total{{branch=\"{branch}\"");
+    let text = get(gateway.metrics, "/metrics").1;
+    let value = |line: &str| line.strip_prefix(&series)?.rsplit(' ').next()?.parse::<u64>().ok();
+    text.lines().filter_map(value).sum()
 }
 
 /// Who serves each of these keys, asked of both replicas; they must agree.
@@ -127,6 +88,80 @@ fn fifty_first_requests_through_two_replicas_have_one_worker() {
             asked.into_iter().map(|asked| asked.join().unwrap()).collect()
         });
         assert_eq!(used.len(), 1, "{used:?}");
+    }
+}
+
+/// Two views of the fleet: the second replica knows a worker more, and would send some keys there.
+#[test]
+fn replicas_that_see_different_workers_agree_on_those_that_both_see() {
+    let workers: Vec<_> = (0..4).map(|_| Worker::start()).collect();
+    let redis = Redis::start();
+    let urls: Vec<_> = workers.iter().map(|worker| &*worker.url).collect();
+    let url = redis.url();
+    // On a busy machine an answer may take a while, without which each view has its own.
+    let flags = [&FLAGS[..], &["--redis-url", &url, "--sticky-store-timeout-ms", "5000"]].concat();
+    let gateways = [&urls[..3], &urls].map(|view| Gateway::start(view, &flags));
+    for gateway in &gateways {
+        gateway.has_logged("sticky store is connected");
+    }
+    // Where keys hash to by themselves in the wide view.
+    let plain = Gateway::start(&urls, &FLAGS);
+    let differs = |key: &String| turn(&plain, key).contains(&workers[3].url);
+    let keys = |what: &str| {
+        let names = (0..).map(|n| format!("{what}-{n}"));
+        names.filter(differs).take(4).collect::<Vec<_>>()
+    };
+    for key in keys("view") {
+        // The narrow view cannot follow the wide one's pick, so it speaks first.
+        let first = turn(&gateways[0], &key);
+        let used: BTreeSet<_> = std::thread::scope(|scope| {
+            let ask = |n: usize| {
+                let (gateway, key) = (&gateways[n % 2], &key);
+                scope.spawn(move || turn(gateway, key))
+            };
+            let asked: Vec<_> = (0..50).map(ask).collect();
+            asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+        });
+        assert_eq!(used, BTreeSet::from([first]), "{key}");
+    }
+    assert!(branch(&gateways[1], "key_adopted") >= 4);
+    // At once, with nobody first: after the burst the key has one worker.
+    for key in keys("race") {
+        std::thread::scope(|scope| {
+            for n in 0..50 {
+                let (gateway, key) = (&gateways[n % 2], &key);
+                scope.spawn(move || turn(gateway, key));
+            }
+        });
+        until("both views agree", || turn(&gateways[0], &key) == turn(&gateways[1], &key));
+    }
+}
+
+#[test]
+fn a_key_leaves_a_hot_worker_for_all_replicas_once_it_has_nothing_in_flight() {
+    let workers: Vec<_> = (0..2).map(|_| Worker::start()).collect();
+    let redis = Redis::start();
+    let urls: Vec<_> = workers.iter().map(|worker| &*worker.url).collect();
+    let url = redis.url();
+    let gate = ["--affinity-imbalance-factor", "1", "--affinity-imbalance-min-gap", "3"];
+    let patient = ["--redis-url", &url, "--sticky-store-timeout-ms", "5000"];
+    let flags = [&FLAGS[..], &patient, &gate].concat();
+    let gateways = [0, 1].map(|_| Gateway::start(&urls, &flags));
+    for gateway in &gateways {
+        gateway.has_logged("sticky store is connected");
+    }
+    let home = turn(&gateways[0], "k");
+    let hot = workers.iter().find(|worker| home.contains(&worker.url)).unwrap();
+    let id = id_of(&gateways[0], "k");
+    let busy: Vec<_> = (0..3).map(|_| stream(&gateways[0], &id)).collect();
+    let left = turn(&gateways[0], "k");
+    assert_ne!(left, home);
+    assert_eq!(branch(&gateways[0], "gate_left"), 1);
+    // Where it went it stays, also through the replica that sees nobody hot.
+    until("the move is heard of", || turn(&gateways[1], "k") == left);
+    assert_eq!((branch(&gateways[0], "gate_left"), branch(&gateways[1], "gate_left")), (1, 0));
+    for _ in busy {
+        hot.finish_stream();
     }
 }
 

@@ -12,13 +12,13 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 use super::rig::{Gateway, Worker, launch};
 
 /// A CA and, in files, its certificate and a pair for this machine.
-struct Authority {
+pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     files: [PathBuf; 3],
 }
 
 impl Authority {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         // Whose CAs have one name are taken for one another.
         params.distinguished_name.push(DnType::CommonName, name);
@@ -41,7 +41,7 @@ impl Authority {
         Self { issuer, files }
     }
 
-    fn path(&self, file: usize) -> &str {
+    pub(crate) fn path(&self, file: usize) -> &str {
         self.files.get(file).and_then(|path| path.to_str()).unwrap()
     }
 

@@ -69,24 +69,39 @@ impl Copies {
     /// The store has answered: the answer is kept unless a change may have come after it.
     pub(super) fn keep(&self, asked: Asked<'_>, address: &str, now: u64) {
         let mut shard = self.shard(asked.name);
-        if shard.changes != asked.changes || self.era.load(Ordering::Acquire) != asked.era {
-            return;
+        if self.holds(&shard, &asked) {
+            shard.keep(asked.name, address, now);
         }
-        if shard.copies.len() >= MAX_COPIES / SHARDS && !shard.copies.contains_key(asked.name) {
-            let going = shard.copies.keys().next().cloned();
-            going.and_then(|going| shard.copies.remove(&going));
+    }
+
+    /// The store has made a change of ours, of which it does not tell us: answers from before it are not
+    /// kept any more, and none is if there may have been another change.
+    pub(super) fn change(&self, asked: Asked<'_>, address: &str, now: u64) {
+        let mut shard = self.shard(asked.name);
+        if self.holds(&shard, &asked) {
+            shard.keep(asked.name, address, now);
+        } else {
+            shard.copies.remove(asked.name);
         }
-        let copy = Copy { address: address.to_owned(), renewed: now };
-        shard.copies.insert(asked.name.clone(), copy);
+        shard.changes += 1;
+    }
+
+    fn holds(&self, shard: &Shard, asked: &Asked<'_>) -> bool {
+        shard.changes == asked.changes && self.era.load(Ordering::Acquire) == asked.era
     }
 
     /// The store has something else for a key now, or nothing.
     pub(crate) fn changed(&self, name: &[u8]) {
         if let Some(name) = Name::read(name) {
-            let mut shard = self.shard(&name);
-            shard.changes += 1;
-            shard.copies.remove(&name);
+            self.drop_one(&name);
         }
+    }
+
+    /// A copy does not hold any more, nor does an answer that is on its way.
+    pub(super) fn drop_one(&self, name: &Name) {
+        let mut shard = self.shard(name);
+        shard.changes += 1;
+        shard.copies.remove(name);
     }
 
     /// The store was emptied, or does not tell of changes any more.
@@ -101,6 +116,17 @@ impl Copies {
     fn shard(&self, name: &Name) -> MutexGuard<'_, Shard> {
         let [first, ..] = name.0;
         lock(&self.shards[usize::from(first) % SHARDS])
+    }
+}
+
+impl Shard {
+    fn keep(&mut self, name: &Name, address: &str, now: u64) {
+        if self.copies.len() >= MAX_COPIES / SHARDS && !self.copies.contains_key(name) {
+            let going = self.copies.keys().next().cloned();
+            going.and_then(|going| self.copies.remove(&going));
+        }
+        let copy = Copy { address: address.to_owned(), renewed: now };
+        self.copies.insert(name.clone(), copy);
     }
 }
 
@@ -141,6 +167,28 @@ mod tests {
         let asked = copies.asking(&NAME);
         copies.forget();
         copies.keep(asked, "old:1", 0);
+        assert_eq!(address(&copies), None);
+    }
+
+    #[test]
+    fn of_a_change_of_ours_and_what_was_asked_before_it_the_change_is_kept() {
+        for change_first in [true, false] {
+            let copies = Copies::default();
+            let (asked, moving) = (copies.asking(&NAME), copies.asking(&NAME));
+            if change_first {
+                copies.change(moving, "new:1", 0);
+                copies.keep(asked, "old:1", 0);
+            } else {
+                copies.keep(asked, "old:1", 0);
+                copies.change(moving, "new:1", 0);
+            }
+            assert_eq!(address(&copies).as_deref(), Some("new:1"), "{change_first}");
+        }
+        // Which of two came last nobody can tell.
+        let copies = Copies::default();
+        let (one, other) = (copies.asking(&NAME), copies.asking(&NAME));
+        copies.change(one, "a:1", 0);
+        copies.change(other, "b:1", 0);
         assert_eq!(address(&copies), None);
     }
 

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::{CLIENTS, Count, Measured, Target, ask, collect, connect, keep, keep_going, measure};
 use crate::bench::contender::Routing;
 use crate::bench::http1::{Connection, broken};
-use crate::bench::payload::{chat_answer, chat_request};
+use crate::bench::payload::{chat_answer, chat_request, session_request};
 
 /// Keys of a client. A key belongs to one client, as a conversation's turns come one after the other.
 const KEYS_EACH: usize = 8;
@@ -49,13 +49,11 @@ pub(crate) async fn chat(
 }
 
 fn conversations(client: usize, routing: Routing) -> Vec<Conversation> {
+    let keys = (0..KEYS_EACH).map(|key| format!("conversation-{:05}", client * KEYS_EACH + key));
+    let started = |request| Conversation { request, worker: None };
     match routing {
-        Routing::Sticky => (0..KEYS_EACH)
-            .map(|key| {
-                chat_request(false, Some(&format!("conversation-{:05}", client * KEYS_EACH + key)))
-            })
-            .map(|request| Conversation { request, worker: None })
-            .collect(),
+        Routing::Sticky => keys.map(|key| started(chat_request(false, Some(&key)))).collect(),
+        Routing::Session => keys.map(|key| started(session_request(&key))).collect(),
         _ => {
             vec![Conversation { request: chat_request(false, None), worker: None }]
         }
