@@ -290,12 +290,17 @@ fn refused(
     request: &Request<Incoming>,
     peer: IpAddr,
 ) -> Option<Reply> {
-    let refused = unfit(gw, row, request, peer);
+    // Who is refused in the middle of a long upload is heard out, not cut off before the answer.
+    let long = request.body().size_hint().upper().is_none_or(|bytes| bytes > SHORT_UPLOAD);
+    let refused = unfit(gw, row, request, peer).map(|no| if long { closing(no) } else { no });
     if is_unambiguous(request.headers()) && request.method() != Method::CONNECT {
         return refused;
     }
     Some(closing(refused.unwrap_or_else(|| refuse(&ambiguous(), dialect(row)))))
 }
+
+/// Bytes of a body that hyper reads by itself behind an answer.
+const SHORT_UPLOAD: u64 = 64 << 10;
 
 fn ambiguous() -> Refusal {
     let what = "The request has several Host headers, or a Transfer-Encoding other than chunked.";

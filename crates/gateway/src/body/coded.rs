@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use bytes::Bytes;
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use http::StatusCode;
 use ruzstd::decoding::StreamingDecoder;
 use smg_wire::coding::Coding;
@@ -18,6 +18,8 @@ use crate::tasks;
 const MAX_RATIO: usize = 100;
 /// Decoded bytes that no ratio is asked of: a short body that repeats itself harms nobody.
 const FREE_BYTES: usize = 1 << 20;
+/// Frames, or members, of one body. Empty ones cost work and give nothing that a bound on size would see.
+const MAX_FRAMES: usize = 1024;
 /// Bodies from this size are decoded off the threads that serve requests.
 const LONG: usize = 64 << 10;
 /// Decoded at a time.
@@ -43,15 +45,17 @@ pub(super) async fn decoded(
 fn decode(body: &[u8], coding: Coding, bounds: &Bounds) -> Result<Bytes, Refusal> {
     let most = FREE_BYTES.saturating_add(body.len().saturating_mul(MAX_RATIO)).min(bounds.bytes);
     let mut out = Growing { most, ..Growing::new(bounds) };
-    match coding {
-        Coding::Gzip => out.fill(MultiGzDecoder::new(body))?,
-        Coding::Zstd => {
-            // A decoder reads one frame, and there may be several.
-            let mut rest = body;
-            while !rest.is_empty() {
-                out.fill(StreamingDecoder::new(&mut rest).map_err(|_| broken())?)?;
-            }
+    let mut rest = body;
+    for _ in 0..MAX_FRAMES {
+        // A decoder reads one frame, and there may be several.
+        match coding {
+            _ if rest.is_empty() => break,
+            Coding::Gzip => out.fill(GzDecoder::new(&mut rest))?,
+            Coding::Zstd => out.fill(StreamingDecoder::new(&mut rest).map_err(|_| broken())?)?,
         }
+    }
+    if !rest.is_empty() {
+        return Err(broken());
     }
     Ok(out.charge.seal(out.bytes))
 }
@@ -177,6 +181,16 @@ mod tests {
                 assert_eq!(cut, Err("invalid_content_encoding"), "{coding:?}");
             }
             assert_eq!(code(b"not packed", coding, 99), Err("invalid_content_encoding"));
+        }
+    }
+
+    #[test]
+    fn frames_without_end_are_refused() {
+        for coding in [Coding::Gzip, Coding::Zstd] {
+            let empty = packed(b"", coding);
+            assert_eq!(code(&empty.repeat(MAX_FRAMES), coding, 99), Ok(0), "{coding:?}");
+            let more = code(&empty.repeat(MAX_FRAMES + 1), coding, 99);
+            assert_eq!(more, Err("invalid_content_encoding"), "{coding:?}");
         }
     }
 

@@ -8,8 +8,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::CONTENT_ENCODING;
 use http_body::{Body, Frame};
-use smg_wire::error::late_event;
+use smg_wire::error::{late_event, stream_event};
 use smg_wire::route::Dialect;
 use smg_wire::sse::keepalive;
 
@@ -75,8 +76,14 @@ impl Late {
 
     /// The request has been answered: a stream goes on, anything else is one event.
     fn settle(&mut self, reply: Reply) -> Option<Bytes> {
-        let status = reply.status();
+        let (status, packed) = (reply.status(), reply.headers().contains_key(CONTENT_ENCODING));
         let mut body = reply.into_body();
+        if packed {
+            // Nobody asked for that, and the head that would say so is gone.
+            self.stage = Stage::Over;
+            let what = "The worker's answer came compressed after the stream had begun.";
+            return Some(stream_event(self.dialect, "upstream_error", what));
+        }
         match body.take_whole() {
             None => {
                 self.stage = Stage::Streaming(Box::new(body));

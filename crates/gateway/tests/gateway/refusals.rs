@@ -223,3 +223,27 @@ async fn a_path_that_is_not_there_is_not_found() {
     client.reply().await.is_refusal(404, "route_not_found");
     assert_eq!(w.served(), 0);
 }
+
+/// A client that is still sending would see a reset in place of the answer.
+#[tokio::test(start_paused = true)]
+async fn a_long_upload_to_where_nothing_is_is_heard_out() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |_| {}).await;
+    for (path, method, status) in [("/nowhere", "POST", 404), ("/v1/chat/completions", "PUT", 405)]
+    {
+        let mut client = rig.client();
+        client
+            .send(format!(
+                "{method} {path} HTTP/1.1\r\nhost: gw\r\ncontent-length: 900000\r\n\r\n{{"
+            ))
+            .await;
+        let reply = client.reply().await;
+        assert_eq!(reply.status, status);
+        assert_eq!(reply.header("connection").as_deref(), Some("close"), "{path}");
+        client.send(vec![b'x'; 500_000]).await;
+        // A short one keeps its connection.
+        let short = rig.ask(method, path, "{}").await;
+        assert_eq!((short.status, short.header("connection")), (status, None));
+    }
+    rig.is_at_rest().await;
+}

@@ -172,6 +172,17 @@ async fn what_fails_after_the_status_is_told_in_the_stream() {
     rig.is_at_rest().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_comes_compressed_after_the_status_is_a_failure() {
+    let (rig, w) = serving(&[MODEL], kept_alive).await;
+    w.next(script().pause(20.0).say(answer("200 OK", &["content-encoding: gzip"], "packed")));
+    let reply = rig.chat(CHAT_STREAM).await;
+    assert_eq!((reply.status, reply.ended), (200, Ended::LastChunk));
+    assert_eq!(reply.header("content-encoding"), None);
+    assert!(reply.text().contains("upstream_error") && !reply.text().contains("packed"));
+    rig.is_at_rest().await;
+}
+
 /// Nobody can tell its end from a failure, but that half an event is none.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_only_its_connection_ends_ends_between_events_or_not_at_all() {
