@@ -160,7 +160,8 @@ async fn converse(mut connection: Connection, answers: &Answers) -> io::Result<(
             })
             .await?;
         let target = first_line.split(' ').nth(1).unwrap_or_default();
-        if len > SMALL && len.abs_diff(LARGE_CHAT) > REWRITTEN {
+        // Longer ones are of a flood, whose bodies have any length.
+        if len > SMALL && len < LARGE_CHAT - REWRITTEN {
             connection.stream.write_all(&answers.torn).await?;
         } else if len <= SMALL && first_line.starts_with("POST") && wants_stream(&body) {
             stream(&mut connection, answers).await?;
