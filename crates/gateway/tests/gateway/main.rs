@@ -45,6 +45,8 @@ mod metrics;
 #[cfg(test)]
 mod overload;
 #[cfg(test)]
+mod peeking;
+#[cfg(test)]
 mod pools;
 #[cfg(test)]
 mod refusals;
