@@ -1,5 +1,6 @@
 //! A real Redis on loopback.
 
+use std::collections::BTreeSet;
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -103,4 +104,13 @@ pub(crate) fn until(what: &str, so: impl Fn() -> bool) {
         // sleeps because another process is waited for, which says nothing
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// What fifty who ask at once are told, each thing once.
+pub(crate) fn burst(ask: impl Fn(usize) -> String + Sync) -> BTreeSet<String> {
+    std::thread::scope(|scope| {
+        let ask = &ask;
+        let asked: Vec<_> = (0..50).map(|n| scope.spawn(move || ask(n))).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    })
 }

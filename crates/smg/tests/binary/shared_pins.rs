@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::redis::{Redis, ops, until};
+use super::redis::{Redis, burst, ops, until};
 use super::rig::{Gateway, Worker, get, post_with};
 
 const BODY: &str = r#"{"model":"m","messages":[]}"#;
@@ -103,14 +103,7 @@ fn fifty_first_requests_of_a_routing_key_have_one_worker() {
     let gateways = [0, 1].map(|_| replica(&workers, &redis, &MANUAL));
     for round in 0..3 {
         let key = format!("burst-{round}");
-        let used: BTreeSet<_> = std::thread::scope(|scope| {
-            let ask = |n: usize| {
-                let (gateway, key) = (&gateways[n % 2], &key);
-                scope.spawn(move || turn(gateway, key))
-            };
-            let asked: Vec<_> = (0..50).map(ask).collect();
-            asked.into_iter().map(|asked| asked.join().unwrap()).collect()
-        });
+        let used = burst(|n| turn(&gateways[n % 2], &key));
         assert_eq!(used.len(), 1, "{used:?}");
     }
 }

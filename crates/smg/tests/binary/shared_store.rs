@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::redis::{Redis, ops, until};
+use super::redis::{Redis, burst, ops, until};
 use super::rig::{Gateway, Worker, get, launch, post_with};
 
 const BODY: &str = r#"{"model":"m","messages":[]}"#;
@@ -79,14 +79,7 @@ fn fifty_first_requests_through_two_replicas_have_one_worker() {
     let gateways = replicas(&workers, &redis);
     for round in 0..4 {
         let key = format!("burst-{round}");
-        let used: BTreeSet<_> = std::thread::scope(|scope| {
-            let ask = |n: usize| {
-                let (gateway, key) = (&gateways[n % 2], &key);
-                scope.spawn(move || turn(gateway, key))
-            };
-            let asked: Vec<_> = (0..50).map(ask).collect();
-            asked.into_iter().map(|asked| asked.join().unwrap()).collect()
-        });
+        let used = burst(|n| turn(&gateways[n % 2], &key));
         assert_eq!(used.len(), 1, "{used:?}");
     }
 }
@@ -114,14 +107,7 @@ fn replicas_that_see_different_workers_agree_on_those_that_both_see() {
     for key in keys("view") {
         // The narrow view cannot follow the wide one's pick, so it speaks first.
         let first = turn(&gateways[0], &key);
-        let used: BTreeSet<_> = std::thread::scope(|scope| {
-            let ask = |n: usize| {
-                let (gateway, key) = (&gateways[n % 2], &key);
-                scope.spawn(move || turn(gateway, key))
-            };
-            let asked: Vec<_> = (0..50).map(ask).collect();
-            asked.into_iter().map(|asked| asked.join().unwrap()).collect()
-        });
+        let used = burst(|n| turn(&gateways[n % 2], &key));
         assert_eq!(used, BTreeSet::from([first]), "{key}");
     }
     assert!(branch(&gateways[1], "key_adopted") >= 4);
