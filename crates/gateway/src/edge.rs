@@ -49,6 +49,9 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Most bytes read ahead of, or written behind, one connection to a worker.
 pub(crate) const MAX_HELD_BYTES: usize = 64 * 1024;
 
+/// The same for a client: an upload that flows costs a read and a write for each of these.
+const READ_AHEAD: usize = 256 * 1024;
+
 pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
     let (mut failing, mut full) = (false, false);
     loop {
@@ -146,7 +149,8 @@ async fn converse(
         let connection = http1::Builder::new()
             .half_close(false)
             .header_read_timeout(None)
-            .max_buf_size(clients.max_header_bytes)
+            .max_header_size(clients.max_header_bytes)
+            .max_buf_size(READ_AHEAD.max(clients.max_header_bytes))
             .keep_alive(!late)
             .serve_connection(TokioIo::new(socket), service);
         let mut turn = Turn { connection, slot: &slot, presence: &presence };

@@ -272,7 +272,7 @@ pub struct Bodies {
 pub struct Clients {
     /// `--max-connections`: how many there may be; more are accepted as others end.
     pub max_connections: usize,
-    /// `--max-header-bytes`: longest head, and most that is read ahead or written behind.
+    /// `--max-header-bytes`: longest head.
     pub max_header_bytes: usize,
     /// `--header-read-timeout-secs`: how long a head may take; `None` for no bound.
     pub header_timeout: Option<Duration>,

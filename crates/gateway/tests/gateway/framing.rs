@@ -112,7 +112,7 @@ async fn what_is_no_http_is_refused() {
         ("\x16\x03\x01\x02\0\x01\0\x01\u{fc}\x03\x03", "400"),
         (&format!("{LINE}{many}\r\n"), "431"),
         (&long, "431"),
-        // Longer than what is read ahead, so that hyper never sees it as a target.
+        // Longer than a head may be, so that nobody looks at it as a target.
         (&far, "431"),
     ] {
         let mut client = rig.client();
@@ -123,6 +123,35 @@ async fn what_is_no_http_is_refused() {
     }
     assert_eq!(w.served(), 0);
     rig.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_may_be_as_long_as_said_and_no_longer() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |to| to.clients.max_header_bytes = 9000).await;
+    let head_of = |bytes: usize| {
+        let rest = format!("content-length: {}\r\n\r\n", CHAT.len());
+        let padded = bytes - LINE.len() - "x: \r\n".len() - rest.len();
+        format!("{LINE}x: {}\r\n{rest}", "x".repeat(padded))
+    };
+    for (bytes, pieces, status) in [
+        (9000, 1, 200),
+        (9000, 2, 200),
+        (9001, 1, 431),
+        (9001, 2, 431),
+        (60_000, 1, 431),
+        (60_000, 5, 431),
+    ] {
+        let sent = head_of(bytes) + CHAT;
+        let mut client = rig.client();
+        for piece in sent.as_bytes().chunks(sent.len().div_ceil(pieces)) {
+            client.try_send(piece).await;
+            settle().await;
+        }
+        let head = client.head().await;
+        assert_eq!(head.status, status, "{bytes} bytes in {pieces} pieces");
+    }
+    assert_eq!(w.served(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -32,8 +32,7 @@ pub(crate) struct LimitFlags {
     #[arg(long, value_name = "SECS", allow_negative_numbers = true, value_parser = whole)]
     pub(crate) buffered_body_timeout_secs: Option<i64>,
 
-    /// Longest head of a request that comes in pieces, at least 8192; one that comes at once may be
-    /// up to twice as long
+    /// Longest head of a request, at least 8192
     #[arg(long, value_name = "BYTES", default_value_t = 65536, allow_negative_numbers = true, value_parser = whole)]
     pub(crate) max_header_bytes: i64,
 
