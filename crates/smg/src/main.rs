@@ -17,6 +17,11 @@ use clap::Parser as _;
 
 use crate::flags::{Cli, Command};
 
+/// The system's own keeps what a crowd took long after the crowd has gone.
+#[cfg(feature = "jemalloc")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Launch(flags) => launch::run(&flags),

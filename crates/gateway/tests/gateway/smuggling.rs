@@ -225,7 +225,7 @@ async fn chunks_that_are_none_end_the_connection_unserved() {
         format!("{n}\r\n{CHAT}0\r\n\r\n"),
         format!("{n}\r\n{CHAT}\n0\r\n\r\n"),
         format!("{n}\r\n{CHAT}xx\r\n0\r\n\r\n"),
-        format!("{n}\r\n{CHAT}\r\n0\r\nx: {}\r\n\r\n", "x".repeat(20_000)),
+        format!("{n}\r\n{CHAT}\r\n0\r\nx: {}\r\n\r\n", "x".repeat(70_000)),
         // Ever so much is to come, so that all that follows is its body.
         format!("7fffffffffffffff\r\n{CHAT}\r\n0\r\n\r\n"),
         format!("{n}\r\n{CHAT}\r\n00\r\n"),
