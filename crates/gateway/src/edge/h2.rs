@@ -4,7 +4,6 @@
 //! Every request is a task of its own, started by hyper; what is bounded for HTTP/1.1 by the socket
 //! it has to itself is bounded here for each stream ([`Paced`]) and for the connection ([`lull`]).
 
-use std::convert::Infallible;
 use std::error::Error;
 use std::future::{Future, pending, poll_fn};
 use std::net::IpAddr;
@@ -20,6 +19,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use smg_wire::header::is_well_formed;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -173,13 +173,17 @@ async fn lull(presence: &Presence, patience: Patience) {
     }
 }
 
-/// Answers one request.
+/// Answers one request. One that breaks the rules of HTTP/2 in what its parser leaves to others ends as one that
+/// breaks them there (RFC 9113, 8.1.1): its stream is reset.
 async fn attend(
     gw: &Arc<Gateway>,
     mut request: Request<Incoming>,
     peer: IpAddr,
     (presence, readers): (&Arc<Presence>, &Readers),
-) -> Result<Response<Paced>, Infallible> {
+) -> Result<Response<Paced>, h2::Error> {
+    if !is_well_formed(request.method(), request.uri(), request.headers()) {
+        return Err(h2::Reason::PROTOCOL_ERROR.into());
+    }
     // Who is called stands in the target here, whatever a header says (RFC 9113, 8.3.1).
     let called = request.uri().authority().map(|called| HeaderValue::from_str(called.as_str()));
     if let Some(Ok(called)) = called {

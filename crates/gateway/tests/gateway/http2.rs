@@ -1,4 +1,5 @@
 //! HTTP/2: with clients, and towards workers.
 
 mod clients;
+mod rfc9113;
 mod workers;
