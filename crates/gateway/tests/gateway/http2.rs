@@ -3,4 +3,5 @@
 mod clients;
 mod floods;
 mod rfc9113;
+mod worker_floods;
 mod workers;

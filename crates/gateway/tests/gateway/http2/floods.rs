@@ -12,12 +12,6 @@ use tokio::time::Instant;
 
 use super::super::rig::*;
 
-/// A frame's head.
-fn frame(length: usize, kind: u8, flags: u8, stream: u32) -> Vec<u8> {
-    let length = u32::try_from(length).expect("short").to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat()
-}
-
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The head of a request in HPACK: POST, http, `/v1/chat/completions`, gw.
