@@ -144,6 +144,22 @@ async fn a_worker_that_breaks_off_resets_the_stream() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_long_answer_comes_whole_with_its_length() {
+    let w = Worker::new("w1");
+    let rig = Rig::start(&[&w], |_| {}).await;
+    let mut client = H2Client::connect(&rig.gw).await;
+    for length in [65_534, 65_535, 500_000] {
+        let said = format!("\"{}\"", "x".repeat(length));
+        w.next(script().say(json(&said)));
+        let reply = client.post("/v1/chat/completions", CHAT).await;
+        assert!(reply.text() == said && reply.broken.is_none(), "{length}");
+        assert_eq!(reply.headers["content-length"], said.len().to_string());
+        assert_eq!(reply.frames.iter().filter(|(length, _)| *length == 0).count(), 0, "{length}");
+    }
+    rig.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_stops_reading_one_answer_loses_that_one() {
     let w = Worker::new("w1");
     let rig = Rig::start(&[&w], |_| {}).await;
