@@ -1,6 +1,7 @@
 //! Which headers travel.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Uri};
 
 use crate::cors::is_cors;
 
@@ -83,6 +84,33 @@ pub fn is_unambiguous(headers: &HeaderMap) -> bool {
         |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
     let plain = codings.next().is_none_or(chunked) && codings.next().is_none();
     plain && headers.get_all(header::HOST).iter().count() <= 1
+}
+
+/// Whether a request of HTTP/2 keeps those rules of RFC 9113 that its parser does not look at: no value begins or ends
+/// with white space (8.2.1), a `Host` names whom the target names, without a user (8.3.1), and a tunnel leads somewhere
+/// (8.5). Nobody has to choose then between two readings.
+#[must_use]
+pub fn is_well_formed(method: &Method, target: &Uri, headers: &HeaderMap) -> bool {
+    let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    let padded = |value: &HeaderValue| {
+        let value = value.as_bytes();
+        blank(value.first()) || blank(value.last())
+    };
+    if headers.values().any(padded) {
+        return false;
+    }
+    let Some(called) = target.authority() else { return method != Method::CONNECT };
+    let port: &[u8] = match target.scheme_str() {
+        Some("https") => b":443",
+        _ => b":80",
+    };
+    let called = called.as_str().as_bytes();
+    let bare = called.strip_suffix(port).unwrap_or(called);
+    let same = |host: &HeaderValue| {
+        let host = host.as_bytes();
+        host.strip_suffix(port).unwrap_or(host).eq_ignore_ascii_case(bare)
+    };
+    !called.contains(&b'@') && headers.get_all(header::HOST).iter().all(same)
 }
 
 /// Whether a `Content-Type` says server-sent events.
@@ -172,6 +200,41 @@ mod tests {
                 headers.append(name(key), HeaderValue::from_static(value));
             }
             assert_eq!(is_unambiguous(&headers), is, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_of_http2_calls_one_host_and_pads_nothing() {
+        for (method, target, host, is) in [
+            ("POST", "http://gw/", "gw", true),
+            ("POST", "http://gw/", "GW:80", true),
+            ("POST", "http://gw:80/", "gw", true),
+            ("POST", "https://gw/", "gw:443", true),
+            ("POST", "https://gw/", "gw:80", false),
+            ("POST", "http://gw/", "gw:8080", false),
+            ("POST", "http://gw/", "gw.evil", false),
+            ("POST", "http://gw/", "", false),
+            ("POST", "http://gw/", "gw|gw", true),
+            ("POST", "http://gw/", "gw|evil", false),
+            ("POST", "http://me@gw/", "me@gw", false),
+            ("POST", "/", "gw", true),
+            ("CONNECT", "gw:80", "gw:80", true),
+            ("CONNECT", "/", "gw", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for host in host.split('|') {
+                headers.append("host", HeaderValue::from_static(host));
+            }
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            let seen = is_well_formed(&method, &Uri::from_static(target), &headers);
+            assert_eq!(seen, is, "{method} {target} {host}");
+        }
+        for (value, is) in
+            [("", true), ("a \tb", true), (" a", false), ("a\t", false), (" ", false)]
+        {
+            let headers = HeaderMap::from_iter([(name("x"), HeaderValue::from_static(value))]);
+            let seen = is_well_formed(&Method::GET, &Uri::from_static("http://gw/"), &headers);
+            assert_eq!(seen, is, "{value:?}");
         }
     }
 

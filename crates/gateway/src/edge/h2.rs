@@ -4,8 +4,6 @@
 //! Every request is a task of its own, started by hyper; what is bounded for HTTP/1.1 by the socket
 //! it has to itself is bounded here for each stream ([`Paced`]) and for the connection ([`lull`]).
 
-use std::convert::Infallible;
-use std::error::Error;
 use std::future::{Future, pending, poll_fn};
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
@@ -17,10 +15,13 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Request, Response, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use smg_wire::header::is_well_formed;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::patience::{Patience, Patient};
@@ -28,8 +29,8 @@ use super::presence::Presence;
 use super::{MAX_HELD_BYTES, Unread, begun, greet};
 use crate::drain::Watcher;
 use crate::gateway::Gateway;
-use crate::relay::ReplyBody;
-use crate::tasks::Spawner;
+use crate::relay::{Broken, ReplyBody};
+use crate::tasks;
 
 /// What an HTTP/2 client says first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -94,7 +95,7 @@ pub(super) async fn converse<S>(
             async move { attend(&gw, request, peer, (&presence, &readers)).await }
         }
     });
-    let connection = http2::Builder::new(Spawner("stream"))
+    let connection = http2::Builder::new(Streams)
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
@@ -173,13 +174,17 @@ async fn lull(presence: &Presence, patience: Patience) {
     }
 }
 
-/// Answers one request.
+/// Answers one request. One that breaks the rules of HTTP/2 in what its parser leaves to others ends as one that
+/// breaks them there (RFC 9113, 8.1.1): its stream is reset.
 async fn attend(
     gw: &Arc<Gateway>,
     mut request: Request<Incoming>,
     peer: IpAddr,
     (presence, readers): (&Arc<Presence>, &Readers),
-) -> Result<Response<Paced>, Infallible> {
+) -> Result<Response<Paced>, h2::Error> {
+    if !is_well_formed(request.method(), request.uri(), request.headers()) {
+        return Err(h2::Reason::PROTOCOL_ERROR.into());
+    }
     // Who is called stands in the target here, whatever a header says (RFC 9113, 8.3.1).
     let called = request.uri().authority().map(|called| HeaderValue::from_str(called.as_str()));
     if let Some(Ok(called)) = called {
@@ -193,50 +198,81 @@ async fn attend(
     Ok(reply.map(|body| readers.paced(body)))
 }
 
-/// A body whose client may stop reading. Nobody polls it then, so that its own deadline is not looked
-/// at; [`Readers`] take it away.
-#[derive(Debug)]
-pub(super) struct Paced(Arc<Mutex<Reader>>);
-
-#[derive(Debug)]
-struct Reader {
-    /// Gone once it was taken away.
-    body: Option<ReplyBody>,
-    /// Since when the client has had something to read.
-    since: Option<Instant>,
+tokio::task_local! {
+    /// Ends the stream whose task this is.
+    static CUT: Arc<Notify>;
 }
 
-/// The bodies of one connection.
+/// Starts the streams of a connection, each as a task that can be cut off: hyper holds what it could not send yet and
+/// asks for no more until it can, so that nothing said through the body would end it. A stream whose task is gone is
+/// reset.
+#[derive(Clone, Copy, Debug)]
+struct Streams;
+
+impl<F> Executor<F> for Streams
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        tasks::spawn("stream", async move {
+            let cut = Arc::new(Notify::new());
+            tokio::select! {
+                biased;
+                () = cut.notified() => tracing::debug!("the client stopped reading its answer"),
+                _ended = CUT.scope(Arc::clone(&cut), stream) => {}
+            }
+        });
+    }
+}
+
+/// A body whose client may stop reading. Nobody polls it then, so that its own deadline is not looked
+/// at; [`Readers`] cut it off. It goes out in pieces, so that no more than one of them waits elsewhere.
+#[derive(Debug)]
+pub(super) struct Paced {
+    body: ReplyBody,
+    /// Of a frame that is longer than a piece.
+    rest: Bytes,
+    reader: Arc<Reader>,
+}
+
+/// Who reads it.
+#[derive(Debug)]
+struct Reader {
+    /// Since when there has been something to read.
+    since: Mutex<Option<Instant>>,
+    cut: Option<Arc<Notify>>,
+}
+
+/// Those of one connection.
 #[derive(Debug, Default)]
-struct Readers(Mutex<Vec<Weak<Mutex<Reader>>>>);
+struct Readers(Mutex<Vec<Weak<Reader>>>);
 
 /// Nothing.
 enum Never {}
 
 impl Readers {
     fn paced(&self, body: ReplyBody) -> Paced {
-        let reader = Reader { body: Some(body), since: Some(Instant::now()) };
-        let reader = Arc::new(Mutex::new(reader));
+        let cut = CUT.try_with(Arc::clone).ok();
+        let reader = Arc::new(Reader { since: Mutex::new(Some(Instant::now())), cut });
         let mut all = lock(&self.0);
         if all.len() > 2 * MAX_STREAMS as usize {
             all.retain(|reader| reader.strong_count() > 0);
         }
         all.push(Arc::downgrade(&reader));
-        Paced(reader)
+        Paced { body, rest: Bytes::new(), reader }
     }
 
-    /// Takes away what has not been read for `patience`, now and then.
+    /// Cuts off what has not been read for `patience`, now and then.
     async fn watch(&self, patience: Duration) -> Never {
         if patience.is_zero() {
             return pending().await;
         }
         loop {
             sleep(patience / 8).await;
-            let late: Vec<_> = lock(&self.0).iter().filter_map(Weak::upgrade).collect();
-            for reader in late {
-                let mut reader = lock(&reader);
-                if reader.since.is_some_and(|since| since.elapsed() >= patience) {
-                    reader.body = None;
+            for reader in lock(&self.0).iter().filter_map(Weak::upgrade) {
+                let late = lock(&reader.since).is_some_and(|since| since.elapsed() >= patience);
+                if let Some(cut) = reader.cut.as_ref().filter(|_| late) {
+                    cut.notify_one();
                 }
             }
         }
@@ -250,26 +286,38 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Body for Paced {
     type Data = Bytes;
-    type Error = Box<dyn Error + Send + Sync>;
+    type Error = Broken;
 
     fn poll_frame(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let mut reader = lock(&self.0);
-        let Some(body) = &mut reader.body else {
-            return Poll::Ready(Some(Err("the client stopped reading its answer".into())));
-        };
-        let polled = Pin::new(body).poll_frame(cx);
-        reader.since = polled.is_ready().then(Instant::now);
-        polled.map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if self.rest.is_empty() {
+            let polled = Pin::new(&mut self.body).poll_frame(cx);
+            *lock(&self.reader.since) = polled.is_ready().then(Instant::now);
+            match ready!(polled).map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) => self.rest = data,
+                Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
+                Some(Err(broken)) => return Poll::Ready(Some(Err(broken))),
+                None => return Poll::Ready(None),
+            }
+        } else {
+            *lock(&self.reader.since) = Some(Instant::now());
+        }
+        let most = self.rest.len().min(MAX_HELD_BYTES);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(most)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        lock(&self.0).body.as_ref().is_some_and(Body::is_end_stream)
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        lock(&self.0).body.as_ref().map_or_else(SizeHint::default, Body::size_hint)
+        let (mut hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint.set_lower(hint.lower() + rest);
+        hint
     }
 }

@@ -17,13 +17,14 @@ use tokio::time::Instant;
 
 mod client;
 mod http2;
+mod line;
 mod net;
 mod script;
 mod tls;
 mod worker;
 
 pub(crate) use client::{Client, Ended, Reply, post};
-pub(crate) use http2::{Frame, H2Client, Tongue, read};
+pub(crate) use http2::{Frame, H2Client, Tongue, frame, read};
 pub(crate) use script::{Script, answer, chunked, events, events_head, json, script};
 pub(crate) use tls::Authority;
 pub(crate) use worker::{Door, Worker};

@@ -11,6 +11,7 @@ use smg_gateway::Gateway;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
+use super::line::Line;
 use super::within;
 
 /// One step of an answer over HTTP/2.
@@ -56,13 +57,14 @@ pub(crate) struct Tongue {
     news: Arc<watch::Sender<()>>,
     go_on: Arc<Notify>,
     most: u32,
+    line: Line,
 }
 
 impl Tongue {
     /// One that allows so many streams at once.
     pub(crate) fn new(most: u32) -> Self {
         let news = Arc::new(watch::Sender::new(()));
-        Self { said: Arc::default(), news, go_on: Arc::default(), most }
+        Self { said: Arc::default(), news, go_on: Arc::default(), most, line: Line::default() }
     }
 
     /// Answers the next request so.
@@ -102,6 +104,29 @@ impl Tongue {
         .await;
     }
 
+    /// Says these frames on the newest connection, whatever they do to it; `false` when nobody hears
+    /// them.
+    pub(crate) async fn says(&self, frames: Vec<u8>) -> bool {
+        within("the gateway reads", self.line.say(frames)).await
+    }
+
+    /// From now on the gateway's PINGs do not arrive, or do again.
+    pub(crate) fn deaf(&self, deaf: bool) {
+        self.line.deaf(deaf);
+    }
+
+    /// From now on nothing that the gateway says is read, or all is.
+    pub(crate) fn frozen(&self, frozen: bool) {
+        self.line.frozen(frozen);
+    }
+
+    /// Waits for the answer to a PING.
+    pub(crate) async fn pong(&self, payload: &[u8]) {
+        let mut pongs = self.line.pongs();
+        let heard = pongs.wait_for(|pongs| pongs.iter().any(|pong| pong == payload));
+        within("a PONG", heard).await.expect("a line that lives");
+    }
+
     fn lock(&self) -> MutexGuard<'_, Said> {
         self.said.lock().expect("no test panics under this lock")
     }
@@ -115,10 +140,11 @@ impl Tongue {
     /// Speaks on this connection; `page` is what the worker answers to questions.
     pub(super) async fn speak(
         self,
-        socket: impl AsyncRead + AsyncWrite + Unpin,
+        socket: impl AsyncRead + AsyncWrite + Send + 'static,
         on: usize,
         page: impl Fn(&str) -> Option<(u16, String)>,
     ) {
+        let socket = self.line.through(socket);
         let mut builder = server::Builder::new();
         let Ok(mut connection) =
             builder.max_concurrent_streams(self.most).handshake::<_, Bytes>(socket).await
@@ -330,6 +356,12 @@ impl Answer {
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("text")
     }
+}
+
+/// A frame's head.
+pub(crate) fn frame(length: usize, kind: u8, flags: u8, stream: u32) -> Vec<u8> {
+    let length = u32::try_from(length).expect("short").to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat()
 }
 
 /// Reads what has come so far, to tell one version from the other.

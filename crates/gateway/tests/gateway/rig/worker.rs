@@ -271,18 +271,13 @@ impl Worker {
     async fn meet(self, mut socket: DuplexStream, on: usize) -> io::Result<()> {
         let unread = first(&mut socket).await?;
         let tongue = self.now(|story| story.tongue.clone());
-        let mut connection = Connection { worker: self, socket, unread, on, seen: false };
-        match tongue.filter(|_| connection.unread.starts_with(b"PRI")) {
-            None => connection.serve().await,
-            Some(tongue) => {
-                let unread = std::mem::take(&mut connection.unread);
-                let (reader, writer) = tokio::io::split(&mut connection.socket);
-                let socket = tokio::io::join(io::Cursor::new(unread).chain(reader), writer);
-                let worker = connection.worker.clone();
-                tongue.speak(socket, on, |path| page(&worker.probe(path)?)).await;
-                Ok(())
-            }
-        }
+        let Some(tongue) = tongue.filter(|_| unread.starts_with(b"PRI")) else {
+            return Connection { worker: self, socket, unread, on, seen: false }.serve().await;
+        };
+        let (reader, writer) = tokio::io::split(socket);
+        let socket = tokio::io::join(io::Cursor::new(unread).chain(reader), writer);
+        tongue.speak(socket, on, |path| page(&self.probe(path)?)).await;
+        Ok(())
     }
 
     fn tell<T>(&self, change: impl FnOnce(&mut Story) -> T) -> T {
