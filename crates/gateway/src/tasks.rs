@@ -1,10 +1,11 @@
 //! The one place that starts tasks, so that each has a name and none outlives a drain unseen.
 
 use std::future::Future;
+use std::task::{Context, Poll};
 
 use hyper::rt::Executor;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, coop};
 use tracing::Instrument as _;
 
 /// Starts a task on the current runtime. `name` shows in debug logs of whatever it does.
@@ -34,6 +35,22 @@ where
     F: Future<Output: Send> + Send + 'static,
 {
     runtime.spawn(task.instrument(tracing::debug_span!("task", name)))
+}
+
+/// So many bytes read count as one step of a task's turn, of which it has 128.
+const STEP: usize = 8 << 10;
+
+/// Counts what a read brought against the turn of the task. tokio counts every read as one step: a
+/// task whose reads are large would go on for tens of megabytes while everybody else on its thread
+/// waits.
+pub(crate) fn spend(cx: &mut Context<'_>, bytes: usize) {
+    for _ in 0..bytes / STEP {
+        match coop::poll_proceed(cx) {
+            Poll::Ready(step) => step.made_progress(),
+            // The turn is over with the next step, and the next one is called for.
+            Poll::Pending => return,
+        }
+    }
 }
 
 /// Runs something that blocks (a file) off the runtime; a panic in it is only its own, and leaves

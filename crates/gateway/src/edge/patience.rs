@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::presence::Presence;
+use crate::tasks;
 
 /// How long, and for how much, a client is heard out whose upload was refused: closed earlier, its
 /// own kernel would throw away the refusal together with the connection.
@@ -189,6 +190,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Patient<S> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = self.poll_socket(cx, buf);
+        tasks::spend(cx, buf.filled().len() - before);
         if self.patience.head.is_none() && self.patience.idle.is_none() {
             return read;
         }
@@ -248,5 +250,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         }
         let shut = Pin::new(&mut self.socket).poll_shutdown(cx);
         self.bound(cx, shut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, join, repeat, sink};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sends_much_leaves_turns_to_others() {
+        let patience = Patience { write: Duration::from_secs(1), head: None, idle: None };
+        let flood = join(repeat(b'x'), sink());
+        let mut socket = Patient::new(flood, patience, Arc::default());
+        let mut room = vec![0; 256 << 10];
+        let mut longest = 0;
+        for _ in 0..10 {
+            let other = tokio::spawn(async {});
+            let mut turn = 0;
+            while !other.is_finished() {
+                turn += socket.read(&mut room).await.unwrap();
+            }
+            longest = longest.max(turn);
+        }
+        assert!((1 << 20..=(1 << 20) + (256 << 10)).contains(&longest), "{longest} bytes in a turn");
     }
 }

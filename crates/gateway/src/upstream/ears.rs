@@ -14,6 +14,7 @@ use smg_wire::head::HeadEnd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Socket;
+use crate::tasks;
 
 /// What the holder of a connection and its socket tell each other.
 #[derive(Debug, Default)]
@@ -137,6 +138,7 @@ impl AsyncRead for Ears {
         if said.is_empty() {
             return Poll::Ready(Ok(()));
         }
+        tasks::spend(cx, said.len());
         this.hearing.heard.store(true, Ordering::Relaxed);
         if holding && let Some(end) = this.head.find(said) {
             this.behind = Bytes::copy_from_slice(said.get(end..).unwrap_or_default());
