@@ -183,7 +183,7 @@ impl Programs {
             command.arg("--upstream-http2");
         }
         command.args(more);
-        let name = contender.label().replace(' ', "-").to_lowercase();
+        let name = contender.label().replace([' ', '/'], "-").to_lowercase();
         let group = Group::start(command, &self.scratch.join(format!("{name}.log")))?;
         Ok(Started { group, address, metrics })
     }
