@@ -1,5 +1,6 @@
-//! The mock worker in HTTP/2, begun with prior knowledge. A stream's events are handed over one by one, a DATA frame
-//! each; those that are there at once leave in one write, as with any server over one connection.
+//! The mock worker in HTTP/2, begun with prior knowledge. A stream's events are DATA frames of their own, and the
+//! connection has its turn after each: what leaves in one write are events of different streams, as from an engine
+//! that gives each of its requests one token a step.
 
 use std::io;
 use std::sync::Arc;
@@ -69,6 +70,7 @@ async fn answer(
             pace.next().await;
             left -= 1;
             out.send_data(event.clone(), left == 0)?;
+            tokio::task::yield_now().await;
         }
         return Ok(());
     }
