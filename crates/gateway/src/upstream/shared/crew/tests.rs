@@ -9,10 +9,10 @@ async fn what_is_handed_out_while_the_crew_works_is_done_and_then_it_is_over() {
     let desk = Desk::default();
     let (first, first_ends) = oneshot::channel::<()>();
     let (done, mut is_done) = oneshot::channel();
-    desk.execute(async move { drop(first_ends.await) });
+    desk.execute(async move { first_ends.await.unwrap_or_default() });
     let mut crew = desk.clone().crew();
     assert!(poll_fn(|cx| Poll::Ready(crew.poll(cx).is_pending())).await);
-    desk.execute(async move { drop(done.send(())) });
+    desk.execute(async move { done.send(()).unwrap_or_default() });
     assert!(poll_fn(|cx| Poll::Ready(crew.poll(cx).is_pending())).await);
     assert_eq!(is_done.try_recv(), Ok(()));
     drop(first);
