@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::task::{Context, Poll};
 
-use hyper::rt::Executor;
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, coop};
 use tracing::Instrument as _;
@@ -14,19 +13,6 @@ where
     F: Future<Output: Send> + Send + 'static,
 {
     spawn_on(&Handle::current(), name, task)
-}
-
-/// Starts what hyper cannot do without tasks: all have this name.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Spawner(pub(crate) &'static str);
-
-impl<F> Executor<F> for Spawner
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    fn execute(&self, task: F) {
-        spawn(self.0, task);
-    }
 }
 
 /// Starts a task on another runtime.

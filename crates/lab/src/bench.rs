@@ -24,6 +24,7 @@ mod worker;
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -121,7 +122,8 @@ async fn until_interrupted(
 
 async fn run(args: &Args) -> Result<bool, String> {
     let rows = or_all(&args.rows, &rows::ALL);
-    let contenders = or_all(&args.only, &contender::ALL);
+    let mut contenders = or_all(&args.only, &contender::ALL);
+    contenders.retain(|&contender| rows.iter().any(|row| row.is_for(contender)));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let root =
         root.canonicalize().map_err(|error| format!("cannot find the workspace: {error}"))?;
@@ -241,11 +243,14 @@ async fn measure(
         workers.push(worker);
         addresses.push(address);
     }
-    let Started { group: mut gateway, address, .. } =
+    let Started { group: mut gateway, address, metrics } =
         programs.start(contender, row.routing(), &addresses, &[])?;
     // One prompt has one worker under cache_aware or where its opening is its key, so that no more than one shows.
     let shown = if matches!(row, Row::GrowingChat | Row::BodyPeeked) { 1 } else { WORKERS };
     let first_answer = load::until_ready(&mut gateway, address, (shown, WORKERS)).await?;
+    if contender == Contender::OursHttp2 {
+        speaks_http2(metrics).await?;
+    }
     let target = Target { address, pid: gateway.id(), warm_up: WARM_UP, window };
     let reading = run_row(row, target, first_answer).await;
     reading.map_err(|error| match gateway.check_alive() {
@@ -254,9 +259,18 @@ async fn measure(
     })
 }
 
+/// Fails if a gateway speaks HTTP/1.1 to any of its workers, which would be measured without anyone noticing.
+async fn speaks_http2(metrics: SocketAddr) -> Result<(), String> {
+    let workers = gauges::total(metrics, "smg_worker_http2").await?;
+    if workers < WORKERS as f64 {
+        return Err(format!("it speaks HTTP/2 to {workers} of {WORKERS} workers"));
+    }
+    Ok(())
+}
+
 fn worker_args(row: Row, number: usize, window: Duration) -> WorkerArgs {
     match row {
-        Row::SsePaced => WorkerArgs {
+        Row::SsePaced | Row::SsePacedHttp2 => WorkerArgs {
             number,
             events: load::paced_events(window),
             every_ms: load::PACED_EVERY.as_millis().try_into().unwrap_or(u64::MAX),
@@ -268,15 +282,15 @@ fn worker_args(row: Row, number: usize, window: Duration) -> WorkerArgs {
 /// The row's own work.
 async fn run_row(row: Row, target: Target, first_answer: Duration) -> Result<Reading, String> {
     match row {
-        Row::Sticky | Row::RoundRobin => {
+        Row::Sticky | Row::StickyHttp2 | Row::RoundRobin => {
             let measured = load::chat(target, row.routing(), WORKERS).await?;
             Ok(Reading::new(vec![measured.micros_per_unit()?], measured))
         }
-        Row::SseBurst => {
+        Row::SseBurst | Row::SseBurstHttp2 => {
             let measured = load::burst(target).await?;
             Ok(Reading::new(vec![measured.micros_per_unit()?], measured))
         }
-        Row::SsePaced => {
+        Row::SsePaced | Row::SsePacedHttp2 => {
             let idle = idle_memory(target).await?;
             let measured = load::paced(target).await?;
             let grown = measured.window.resident.saturating_sub(idle) as f64;

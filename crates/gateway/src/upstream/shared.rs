@@ -4,6 +4,8 @@
 //! what the gateway asks on its own account joins one that is there, or opens one for itself, and
 //! never drives a client's stream on the runtime of its own tasks.
 
+mod crew;
+
 use std::fmt;
 use std::future::{Future as _, poll_fn};
 use std::io;
@@ -19,10 +21,11 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::Instant;
 
+use self::crew::Desk;
 use super::ears::Ears;
 use super::{Origin, Outgoing};
 use crate::edge::MAX_HELD_BYTES;
-use crate::tasks::{self, Spawner};
+use crate::tasks;
 
 /// Between two PINGs, and how long an answer to one may take (001, "Connection tuning").
 const PING_EVERY: Duration = Duration::from_secs(30);
@@ -30,7 +33,7 @@ const PONG_WITHIN: Duration = Duration::from_secs(20);
 /// Longest head of an answer, header by header.
 const MAX_HEADERS: u32 = 64 * 1024;
 
-type Driven = http2::Connection<TokioIo<Ears>, Outgoing, Spawner>;
+type Driven = http2::Connection<TokioIo<Ears>, Outgoing, Desk>;
 
 /// A connection.
 pub(super) struct Shared {
@@ -58,7 +61,8 @@ impl Shared {
     /// The first place on hyper over this socket, driven by a task on the current runtime until nobody
     /// holds it.
     pub(super) async fn over(ears: Ears) -> io::Result<Place> {
-        let (sender, connection) = http2::Builder::new(Spawner("http2"))
+        let desk = Desk::default();
+        let (sender, connection) = http2::Builder::new(desk.clone())
             .timer(TokioTimer::new())
             .adaptive_window(true)
             .keep_alive_interval(PING_EVERY)
@@ -71,14 +75,20 @@ impl Shared {
             .map_err(io::Error::other)?;
         let driven = Arc::new(Mutex::new(Some(connection)));
         let driving = Arc::clone(&driven);
+        let mut crew = desk.crew();
         tasks::spawn("http2", async move {
-            // Why it ended is told by the exchanges.
             poll_fn(|cx| {
-                let mut driven = lock(&driving);
-                let Some(connection) = &mut *driven else { return Poll::Ready(()) };
-                let _ended = ready!(Pin::new(connection).poll(cx));
-                *driven = None;
-                Poll::Ready(())
+                let over = {
+                    let mut driven = lock(&driving);
+                    // Why it ended is told by the exchanges.
+                    if driven.as_mut().is_some_and(|it| Pin::new(it).poll(cx).is_ready()) {
+                        *driven = None;
+                    }
+                    driven.is_none()
+                };
+                // What has begun is brought to its end.
+                ready!(crew.poll(cx));
+                if over { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
         });

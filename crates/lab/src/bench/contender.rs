@@ -15,6 +15,10 @@ use super::group::Group;
 pub(crate) enum Contender {
     /// smg, from this workspace.
     Ours,
+    /// The same binary, speaking HTTP/2 to its workers.
+    #[serde(rename = "ours_http2")]
+    #[value(name = "ours_http2")]
+    OursHttp2,
     /// The Python package `smg`, 1.13.0.
     Peer,
     /// Debian's HAProxy.
@@ -22,15 +26,22 @@ pub(crate) enum Contender {
 }
 
 /// In the order in which a round runs them.
-pub(crate) const ALL: [Contender; 3] = [Contender::Ours, Contender::Peer, Contender::Haproxy];
+pub(crate) const ALL: [Contender; 4] =
+    [Contender::Ours, Contender::OursHttp2, Contender::Peer, Contender::Haproxy];
 
 impl Contender {
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Ours => "ours",
+            Self::OursHttp2 => "ours with HTTP/2 upstream",
             Self::Peer => "smg 1.13.0",
             Self::Haproxy => "HAProxy",
         }
+    }
+
+    /// Whether it is a binary of this workspace.
+    fn is_ours(self) -> bool {
+        matches!(self, Self::Ours | Self::OursHttp2)
     }
 }
 
@@ -101,7 +112,7 @@ impl Programs {
             .map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
         let ours = match gateway {
             Some(path) => path.to_owned(),
-            None if only.contains(&Contender::Ours) => build(root)?,
+            None if only.iter().any(|contender| contender.is_ours()) => build(root)?,
             None => PathBuf::new(),
         };
         let haproxy =
@@ -120,7 +131,9 @@ impl Programs {
             let path = found.path(contender);
             if !path.exists() {
                 let hint = match contender {
-                    Contender::Ours => "build it, or leave out --gateway to have it built",
+                    Contender::Ours | Contender::OursHttp2 => {
+                        "build it, or leave out --gateway to have it built"
+                    }
                     Contender::Peer | Contender::Haproxy => {
                         "scripts/bench-peers.sh installs it; --only measures the others"
                     }
@@ -137,7 +150,7 @@ impl Programs {
 
     fn path(&self, contender: Contender) -> &Path {
         match contender {
-            Contender::Ours => &self.ours,
+            Contender::Ours | Contender::OursHttp2 => &self.ours,
             Contender::Peer => &self.peer,
             Contender::Haproxy => &self.haproxy,
         }
@@ -156,7 +169,7 @@ impl Programs {
         // A developer's RUST_LOG must not make one side log more than the other.
         command.env_remove("RUST_LOG");
         match contender {
-            Contender::Ours | Contender::Peer => {
+            Contender::Ours | Contender::OursHttp2 | Contender::Peer => {
                 command.args(smg_arguments(address, metrics, routing, workers));
             }
             Contender::Haproxy => {
@@ -166,8 +179,11 @@ impl Programs {
                 command.arg("-db").arg("-f").arg(file);
             }
         }
+        if contender == Contender::OursHttp2 {
+            command.arg("--upstream-http2");
+        }
         command.args(more);
-        let name = contender.label().replace(' ', "-").to_lowercase();
+        let name = contender.label().replace([' ', '/'], "-").to_lowercase();
         let group = Group::start(command, &self.scratch.join(format!("{name}.log")))?;
         Ok(Started { group, address, metrics })
     }

@@ -111,6 +111,8 @@ struct Line {
     figures: BTreeMap<Contender, Figures>,
     to_peer: Option<Ratio>,
     to_haproxy: Option<Ratio>,
+    /// HTTP/2 to the workers against HTTP/1.1.
+    to_http1: Option<Ratio>,
     must: Verdict,
     aim: Verdict,
 }
@@ -124,11 +126,13 @@ struct Verdict {
 
 impl Line {
     fn new(row: Row, metric: &Metric, figures: BTreeMap<Contender, Figures>) -> Self {
-        let ratio = |other: Contender| {
-            let (ours, other) = (figures.get(&Contender::Ours)?, figures.get(&other)?);
+        let ratio = |ours: Contender, other: Contender| {
+            let (ours, other) = (figures.get(&ours)?, figures.get(&other)?);
             Some(Ratio { median: ours.median / other.median, lowest: ours.lowest / other.lowest })
         };
-        let (to_peer, to_haproxy) = (ratio(Contender::Peer), ratio(Contender::Haproxy));
+        let to_peer = ratio(Contender::Ours, Contender::Peer);
+        let to_haproxy = ratio(Contender::Ours, Contender::Haproxy);
+        let to_http1 = ratio(Contender::OursHttp2, Contender::Ours);
         let judge = |limit: Limit| {
             // Noise only ever adds, so the lowest round is the one that tells most about the code.
             let (text, bound, figure) = match limit {
@@ -138,8 +142,11 @@ impl Line {
                 Limit::OfHaproxy(bound) => {
                     (format!("≤ {bound:.1}× HAProxy"), bound, to_haproxy.map(|it| it.lowest))
                 }
+                Limit::OfHttp1(bound) => {
+                    (format!("≤ {bound:.1}× HTTP/1.1"), bound, to_http1.map(|it| it.lowest))
+                }
                 Limit::AtMost(bound) => {
-                    let ours = figures.get(&Contender::Ours).map(|ours| ours.lowest);
+                    let ours = figures.get(&row.subject()).map(|ours| ours.lowest);
                     (format!("≤ {bound} {}", metric.unit), bound, ours)
                 }
             };
@@ -154,6 +161,7 @@ impl Line {
             figures,
             to_peer,
             to_haproxy,
+            to_http1,
         }
     }
 
@@ -179,6 +187,7 @@ impl Line {
         cells.extend([
             ratio(self.to_peer),
             ratio(self.to_haproxy),
+            ratio(self.to_http1),
             verdict(&self.must),
             verdict(&self.aim),
         ]);
@@ -263,18 +272,12 @@ impl Report {
     /// The table in Markdown, with what a reader must know about the run below it.
     pub(crate) fn render(&self) -> String {
         let mut rows: Vec<Vec<String>> = vec![
-            [
-                "work",
-                ALL[0].label(),
-                ALL[1].label(),
-                ALL[2].label(),
-                "ours/smg",
-                "ours/HAProxy",
-                "must",
-                "aim",
-            ]
-            .map(str::to_owned)
-            .to_vec(),
+            ["work"]
+                .into_iter()
+                .chain(ALL.map(Contender::label))
+                .chain(["ours/smg", "ours/HAProxy", "HTTP/2/HTTP/1.1", "must", "aim"])
+                .map(str::to_owned)
+                .collect(),
         ];
         rows.extend(self.lines.iter().map(Line::cells));
         let mut text = align(&rows);
@@ -369,6 +372,15 @@ mod tests {
         assert_eq!(line.must.met, Some(true));
         assert_eq!(line.aim.met, Some(false));
         assert_eq!(line.cells()[1], "45.0 (40.0)");
+    }
+
+    #[test]
+    fn http2_to_the_workers_is_judged_against_http1() {
+        use Contender::{Ours, OursHttp2};
+        let lines = table(Row::StickyHttp2, &[(Ours, &[40.0, 50.0]), (OursHttp2, &[50.0])]).lines();
+        assert_eq!(lines[0].to_http1, Some(Ratio { median: 50.0 / 45.0, lowest: 1.25 }));
+        assert_eq!((lines[0].must.met, lines[0].aim.met), (Some(true), Some(false)));
+        assert_eq!(lines[0].to_peer, None);
     }
 
     #[test]

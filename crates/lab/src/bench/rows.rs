@@ -30,9 +30,15 @@ pub(crate) enum Row {
     BodyPeeked,
     /// Start to first answer, idle memory.
     Start,
+    /// [`Self::Sticky`] with HTTP/1.1 to the workers, and with HTTP/2.
+    StickyHttp2,
+    /// [`Self::SseBurst`] with either.
+    SseBurstHttp2,
+    /// [`Self::SsePaced`] with either.
+    SsePacedHttp2,
 }
 
-pub(crate) const ALL: [Row; 9] = [
+pub(crate) const ALL: [Row; 12] = [
     Row::Sticky,
     Row::RoundRobin,
     Row::SseBurst,
@@ -42,6 +48,9 @@ pub(crate) const ALL: [Row; 9] = [
     Row::BodyRead,
     Row::BodyPeeked,
     Row::Start,
+    Row::StickyHttp2,
+    Row::SseBurstHttp2,
+    Row::SsePacedHttp2,
 ];
 
 /// A limit for smg, set against another figure of the same run or absolute.
@@ -49,6 +58,8 @@ pub(crate) const ALL: [Row; 9] = [
 pub(crate) enum Limit {
     OfPeer(f64),
     OfHaproxy(f64),
+    /// For HTTP/2 to the workers, of what HTTP/1.1 costs.
+    OfHttp1(f64),
     AtMost(f64),
 }
 
@@ -94,10 +105,39 @@ const BODY_READ: [Metric; 2] = of_bodies((15.0, 8.0), (180.0, 180.0));
 /// A tenth dearer than one that nobody reads.
 const BODY_PEEKED: [Metric; 2] = of_bodies((6.05, 4.4), (20.0, 4.0));
 
+/// What HTTP/2 to the workers may cost.
+const fn http2_cpu(unit: &'static str) -> Metric {
+    Metric { name: "CPU", unit, must: Limit::OfHttp1(1.3), aim: Limit::OfHttp1(1.0) }
+}
+
+const STICKY_HTTP2: [Metric; 1] = [http2_cpu("µs/request")];
+const SSE_BURST_HTTP2: [Metric; 1] = [http2_cpu("µs/event")];
+const SSE_PACED_HTTP2: [Metric; 2] = [
+    http2_cpu("µs/event"),
+    Metric {
+        name: "memory",
+        unit: "KB/stream",
+        must: Limit::AtMost(42.0),
+        aim: Limit::OfHttp1(1.0),
+    },
+];
+
 impl Row {
+    /// Whose figures are to keep the row's limits.
+    pub(crate) fn subject(self) -> Contender {
+        match self {
+            Self::StickyHttp2 | Self::SseBurstHttp2 | Self::SsePacedHttp2 => Contender::OursHttp2,
+            _ => Contender::Ours,
+        }
+    }
+
     /// Whether this contender can do the row's work.
     pub(crate) fn is_for(self, contender: Contender) -> bool {
+        if self.subject() == Contender::OursHttp2 {
+            return matches!(contender, Contender::Ours | Contender::OursHttp2);
+        }
         match (self, contender) {
+            (_, Contender::OursHttp2) => false,
             (Self::BodyRead, Contender::Haproxy) => false,
             (Self::BodyPeeked, contender) => contender == Contender::Ours,
             _ => true,
@@ -106,12 +146,17 @@ impl Row {
 
     pub(crate) fn routing(self) -> Routing {
         match self {
-            Self::Sticky => Routing::Sticky,
+            Self::Sticky | Self::StickyHttp2 => Routing::Sticky,
             Self::GrowingChat => Routing::CacheAware,
             Self::BodyStreamed => Routing::Streamed,
             Self::BodyRead => Routing::KeyInBody,
             Self::BodyPeeked => Routing::KeyInOpening,
-            Self::RoundRobin | Self::SseBurst | Self::SsePaced | Self::Start => Routing::RoundRobin,
+            Self::RoundRobin
+            | Self::SseBurst
+            | Self::SsePaced
+            | Self::Start
+            | Self::SseBurstHttp2
+            | Self::SsePacedHttp2 => Routing::RoundRobin,
         }
     }
 
@@ -126,6 +171,9 @@ impl Row {
             Self::BodyRead => "10 MiB bodies, 16 in flight, sticky by rid at the end",
             Self::BodyPeeked => "10 MiB bodies, 16 in flight, sticky by their opening",
             Self::Start => "start",
+            Self::StickyHttp2 => "small chat, sticky, HTTP/2 to the workers",
+            Self::SseBurstHttp2 => "SSE, 64 × 200 events back to back, HTTP/2 to the workers",
+            Self::SsePacedHttp2 => "SSE, 1,000 paced streams, HTTP/2 to the workers",
         }
     }
 
@@ -182,6 +230,9 @@ impl Row {
             Self::BodyRead => &BODY_READ,
             Self::BodyPeeked => &BODY_PEEKED,
             Self::Start => &START,
+            Self::StickyHttp2 => &STICKY_HTTP2,
+            Self::SseBurstHttp2 => &SSE_BURST_HTTP2,
+            Self::SsePacedHttp2 => &SSE_PACED_HTTP2,
         }
     }
 }

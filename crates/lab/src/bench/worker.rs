@@ -1,17 +1,22 @@
 //! The mock worker: a process of its own that answers what a gateway asks at registration, and chat at once.
 //!
 //! It is written by hand over tokio because its cost competes with the gateway for the same cores. A stream's events
-//! are written one by one, each a chunk of its own, as an engine does that flushes every token.
+//! are written one by one, each a chunk of its own, as an engine does that flushes every token. A gateway that begins
+//! with HTTP/2 is answered in it ([`http2`]).
+
+mod http2;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::StatusCode;
 use memchr::memmem;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::group::end_with_parent;
 use super::http1::{Connection, Head};
@@ -65,7 +70,11 @@ pub(crate) async fn serve(listener: TcpListener, args: &WorkerArgs) -> io::Resul
         let answers = Arc::clone(&answers);
         tokio::spawn(async move {
             // A gateway may close or reset whenever it likes; if that hurts an answer, the load sees it.
-            let _ = converse(Connection::new(stream)?, &answers).await;
+            if http2::is_spoken(&stream).await? {
+                let _ = http2::converse(stream, answers).await;
+            } else {
+                let _ = converse(Connection::new(stream)?, &answers).await;
+            }
             Ok::<(), io::Error>(())
         });
     }
@@ -74,15 +83,26 @@ pub(crate) async fn serve(listener: TcpListener, args: &WorkerArgs) -> io::Resul
 /// All answers, ready to be written.
 #[derive(Debug)]
 struct Answers {
-    chat: Vec<u8>,
-    models: Vec<u8>,
-    info: Vec<u8>,
-    loads: Vec<u8>,
-    health: Vec<u8>,
-    missing: Vec<u8>,
-    torn: Vec<u8>,
+    chat: Answer,
+    models: Answer,
+    info: Answer,
+    loads: Answer,
+    health: Answer,
+    missing: Answer,
+    torn: Answer,
+    /// A stream as HTTP/1.1 has it.
     chunks: Vec<Vec<u8>>,
+    /// Its events, and the one that ends it.
+    events: Vec<Bytes>,
     every: Option<Duration>,
+}
+
+/// One of them, as HTTP/1.1 has it and in parts.
+#[derive(Debug)]
+struct Answer {
+    whole: Vec<u8>,
+    status: StatusCode,
+    body: Bytes,
 }
 
 impl Answers {
@@ -98,20 +118,21 @@ impl Answers {
             r#""token_usage":0.01}],"aggregate":{"total_running_reqs":1,"total_waiting_reqs":0}}"#
         );
         Self {
-            chat: json("200 OK", &chat_answer(args.number)),
-            models: json("200 OK", &models),
-            info: json("200 OK", &info),
-            loads: json("200 OK", loads),
-            health: json("200 OK", "{}"),
-            missing: json("404 Not Found", r#"{"error":{"message":"no such route"}}"#),
-            torn: json("400 Bad Request", r#"{"error":{"message":"not the length it had"}}"#),
+            chat: json(StatusCode::OK, &chat_answer(args.number)),
+            models: json(StatusCode::OK, &models),
+            info: json(StatusCode::OK, &info),
+            loads: json(StatusCode::OK, loads),
+            health: json(StatusCode::OK, "{}"),
+            missing: json(StatusCode::NOT_FOUND, r#"{"error":{"message":"no such route"}}"#),
+            torn: json(StatusCode::BAD_REQUEST, r#"{"error":{"message":"not the length it had"}}"#),
             chunks: chunks(args.events),
+            events: events(args.events).map(Bytes::from).collect(),
             every: (args.every_ms > 0).then(|| Duration::from_millis(args.every_ms)),
         }
     }
 
     /// The answer to everything but a stream.
-    fn plain(&self, target: &str) -> &[u8] {
+    fn plain(&self, target: &str) -> &Answer {
         let path = target.split('?').next().unwrap_or_default();
         match path {
             "/v1/chat/completions" => &self.chat,
@@ -124,19 +145,50 @@ impl Answers {
     }
 }
 
-fn json(status: &str, body: &str) -> Vec<u8> {
-    format!(
+fn json(status: StatusCode, body: &str) -> Answer {
+    let whole = format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
-    )
-    .into_bytes()
+    );
+    Answer { whole: whole.into_bytes(), status, body: Bytes::from(body.to_owned()) }
+}
+
+fn events(events: u32) -> impl Iterator<Item = String> {
+    (0..events).map(event).chain([DONE.to_owned()])
+}
+
+/// A request's body, of which the beginning is kept.
+#[derive(Debug, Default)]
+struct Asked {
+    body: Vec<u8>,
+    len: usize,
+}
+
+impl Asked {
+    fn take(&mut self, piece: &[u8]) {
+        self.len += piece.len();
+        if self.len <= SMALL {
+            self.body.extend_from_slice(piece);
+        }
+    }
+
+    /// Whether it is a large one that lost something. Longer ones are of a flood, whose bodies have any length.
+    fn is_torn(&self) -> bool {
+        self.len > SMALL && self.len < LARGE_CHAT - REWRITTEN
+    }
+
+    /// Enough of a parser for bodies that come from this bench, also when a gateway wrote them anew.
+    fn wants_stream(&self) -> bool {
+        let told = [&br#""stream":true"#[..], br#""stream": true"#];
+        self.len <= SMALL && told.iter().any(|text| memmem::find(&self.body, text).is_some())
+    }
 }
 
 /// A stream's writes: the head with the first event, the other events, the end.
 fn chunks(events: u32) -> Vec<Vec<u8>> {
-    let texts = (0..events).map(event).chain([DONE.to_owned()]);
-    let mut chunks: Vec<Vec<u8>> =
-        texts.map(|text| format!("{:x}\r\n{text}\r\n", text.len()).into_bytes()).collect();
+    let mut chunks: Vec<Vec<u8>> = self::events(events)
+        .map(|text| format!("{:x}\r\n{text}\r\n", text.len()).into_bytes())
+        .collect();
     if let Some(last) = chunks.last_mut() {
         last.extend_from_slice(b"0\r\n\r\n");
     }
@@ -149,49 +201,46 @@ fn chunks(events: u32) -> Vec<Vec<u8>> {
 
 async fn converse(mut connection: Connection, answers: &Answers) -> io::Result<()> {
     while let Some(Head { first_line, framing, .. }) = connection.head().await? {
-        let (mut body, mut len) = (Vec::new(), 0);
+        let mut asked = Asked::default();
         connection
             .body(framing, |piece| {
-                len += piece.len();
-                if len <= SMALL {
-                    body.extend_from_slice(piece);
-                }
+                asked.take(piece);
                 Ok(())
             })
             .await?;
         let target = first_line.split(' ').nth(1).unwrap_or_default();
-        // Longer ones are of a flood, whose bodies have any length.
-        if len > SMALL && len < LARGE_CHAT - REWRITTEN {
-            connection.stream.write_all(&answers.torn).await?;
-        } else if len <= SMALL && first_line.starts_with("POST") && wants_stream(&body) {
-            stream(&mut connection, answers).await?;
+        if asked.is_torn() {
+            connection.stream.write_all(&answers.torn.whole).await?;
+        } else if first_line.starts_with("POST") && asked.wants_stream() {
+            let mut pace = Pace::of(answers.every);
+            for chunk in &answers.chunks {
+                pace.next().await;
+                connection.stream.write_all(chunk).await?;
+            }
         } else {
-            connection.stream.write_all(answers.plain(target)).await?;
+            connection.stream.write_all(&answers.plain(target).whole).await?;
         }
     }
     Ok(())
 }
 
-/// Enough of a parser for bodies that come from this bench, also when a gateway wrote them anew.
-fn wants_stream(body: &[u8]) -> bool {
-    [&br#""stream":true"#[..], br#""stream": true"#]
-        .iter()
-        .any(|text| memmem::find(body, text).is_some())
-}
+/// When a stream's events are due.
+struct Pace(Option<Interval>);
 
-async fn stream(connection: &mut Connection, answers: &Answers) -> io::Result<()> {
-    let Some(every) = answers.every else {
-        for chunk in &answers.chunks {
-            connection.stream.write_all(chunk).await?;
-        }
-        return Ok(());
-    };
-    let mut ticks = interval(every);
-    // A late event never brings the next one forward: two of them would leave in one write and look cheap.
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    for chunk in &answers.chunks {
-        ticks.tick().await;
-        connection.stream.write_all(chunk).await?;
+impl Pace {
+    /// Back to back, if there is no time between two.
+    fn of(every: Option<Duration>) -> Self {
+        Self(every.map(|every| {
+            let mut ticks = interval(every);
+            // A late event never brings the next one forward: two of them would leave in one write and look cheap.
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            ticks
+        }))
     }
-    Ok(())
+
+    async fn next(&mut self) {
+        if let Some(ticks) = &mut self.0 {
+            ticks.tick().await;
+        }
+    }
 }

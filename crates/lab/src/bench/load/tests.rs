@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::bench::contender::Routing;
-use crate::bench::payload::chat_answer;
+use crate::bench::payload::{Script, chat_answer, chat_request};
 use crate::bench::worker::{WorkerArgs, serve};
 
 async fn listen() -> (TcpListener, Target) {
@@ -108,4 +108,31 @@ async fn a_stream_that_ends_early_is_an_error() {
     let target = server(|_| ok("")).await;
     let error = burst(target).await.unwrap_err();
     assert!(error.contains("a stream ended after 0 of"), "{error}");
+}
+
+/// What a worker answers to a chat in HTTP/2.
+async fn asked_in_http2(target: Target, stream: bool) -> Vec<u8> {
+    let socket = TcpStream::connect(target.address).await.unwrap();
+    let (mut sender, connection) = h2::client::handshake(socket).await.unwrap();
+    tokio::spawn(connection);
+    let whole = chat_request(stream, None);
+    let body = whole.split(|&byte| byte == b'\n').next_back().unwrap().to_vec();
+    let request = http::Request::post("http://w/v1/chat/completions").body(()).unwrap();
+    let (answer, mut sending) = sender.send_request(request, false).unwrap();
+    sending.send_data(body.into(), true).unwrap();
+    let mut body = answer.await.unwrap().into_body();
+    let mut answer = Vec::new();
+    while let Some(piece) = body.data().await {
+        answer.extend_from_slice(&piece.unwrap());
+    }
+    answer
+}
+
+#[tokio::test]
+async fn a_worker_says_the_same_in_http2() {
+    let target = worker(3).await;
+    assert_eq!(asked_in_http2(target, false).await, chat_answer(0).as_bytes());
+    let script = Script::new(3);
+    let streamed = asked_in_http2(target, true).await;
+    assert!(script.holds(0, &streamed) && streamed.len() == script.len());
 }
