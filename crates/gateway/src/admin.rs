@@ -19,7 +19,7 @@ use smg_wire::route::{Dialect, Route, Row};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
-use crate::edge::{ACCEPT_PAUSE, Reply, closing, json as json_reply, refuse};
+use crate::edge::{ACCEPT_PAUSE, Arriving, Reply, closing, json as json_reply, refuse};
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
 use crate::tasks;
@@ -31,7 +31,7 @@ const SCRAPED_WITHIN: Duration = Duration::from_secs(30);
 pub(crate) async fn answer(
     gw: &Arc<Gateway>,
     row: &'static Row,
-    request: Request<Incoming>,
+    request: Request<Arriving>,
 ) -> Reply {
     let answered = match row.route {
         Route::Readiness => Ok(readiness(gw)),

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use http_body::Body as _;
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Incoming};
 use smg_wire::coding;
 use smg_wire::error::Refusal;
 use tokio::time::timeout;
@@ -23,6 +23,7 @@ pub(crate) use self::peeked::{Begun, Look, Unseen};
 use self::budget::Charge;
 use self::room::Room;
 use crate::admission::RETRY_AFTER_SECS;
+use crate::edge::Arriving;
 
 /// How much of a body is read before others have a turn: whoever uploads faster than it can be copied
 /// would hold its thread, and small requests on it, for as long as it can.
@@ -53,11 +54,11 @@ impl Bounds {
 ///
 /// # Errors
 /// When it is too large, too slow or one too many, or the client gives up on it.
-pub(crate) async fn take(body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
+pub(crate) async fn take(body: Arriving, bounds: &Bounds) -> Result<Bytes, Refusal> {
     take_rest(Bytes::new(), body, bounds).await
 }
 
-async fn take_rest(start: Bytes, body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
+async fn take_rest(start: Bytes, body: Arriving, bounds: &Bounds) -> Result<Bytes, Refusal> {
     // A body that is there already never starts the timer.
     let read = timeout(bounds.time, read(start, body, bounds)).await;
     read.unwrap_or_else(|_| Err(too_slow(bounds.time)))
@@ -80,7 +81,7 @@ pub(crate) async fn take_decoded(
     }
 }
 
-async fn read(start: Bytes, mut body: Incoming, bounds: &Bounds) -> Result<Bytes, Refusal> {
+async fn read(start: Bytes, mut body: Arriving, bounds: &Bounds) -> Result<Bytes, Refusal> {
     let limit = bounds.bytes;
     let mut charge = Charge::none(bounds.budget.clone());
     let claimed = usize::try_from(body.size_hint().lower()).unwrap_or(limit);

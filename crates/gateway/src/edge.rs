@@ -1,5 +1,6 @@
 //! The client's side: accepting connections, admitting requests, answering.
 
+mod arriving;
 mod h2;
 mod handoff;
 mod patience;
@@ -30,6 +31,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::OwnedSemaphorePermit;
 
+pub(crate) use self::arriving::Arriving;
 use self::handoff::{Handed, Left, Slot, Terms};
 use self::patience::{Patience, Patient};
 pub(crate) use self::presence::Attending;
@@ -49,7 +51,9 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Most bytes read ahead of, or written behind, one connection to a worker.
 pub(crate) const MAX_HELD_BYTES: usize = 64 * 1024;
 
-/// The same for a client: an upload that flows costs a read and a write for each of these.
+/// Most bytes written behind a client, and read ahead of one whose upload flows, which costs a read and
+/// a write for each of these. Of all others no more than [`MAX_HELD_BYTES`] is read: the kernel holds as
+/// much again, and a flood of uploads that are read whole would come in faster than they are looked at.
 const READ_AHEAD: usize = 256 * 1024;
 
 pub(crate) async fn listen(gw: Arc<Gateway>, listener: TcpListener) {
@@ -194,6 +198,7 @@ async fn attend(
 ) -> Result<Reply, Infallible> {
     let attending = presence.begin();
     let terms = Terms::of(&request);
+    let request = request.map(|body| Arriving::over_http1(body, presence));
     let reply = greet(gw, request, peer).await.map(|body| body.attended(attending));
     if reply.extensions().get::<Unread>().is_some() {
         // The connection ends with this answer, which hyper sees to.
@@ -251,7 +256,7 @@ where
 }
 
 /// Answers what a browser asks on its own account, and marks for it what a page asked.
-async fn greet(gw: &Arc<Gateway>, request: Request<Incoming>, peer: IpAddr) -> Reply {
+async fn greet(gw: &Arc<Gateway>, request: Request<Arriving>, peer: IpAddr) -> Reply {
     let (head, body) = request.into_parts();
     // No request of a client yet, so it is not counted as one.
     if let Some(headers) = gw.cors.preflight(&head) {
@@ -266,7 +271,7 @@ async fn greet(gw: &Arc<Gateway>, request: Request<Incoming>, peer: IpAddr) -> R
 }
 
 /// Answers one request, and counts it.
-async fn answer(gw: &Arc<Gateway>, request: Request<Incoming>, peer: IpAddr) -> Reply {
+async fn answer(gw: &Arc<Gateway>, request: Request<Arriving>, peer: IpAddr) -> Reply {
     let row = Route::find(request.uri().path());
     let call = gw.meters.http.arrive(row.route, request.method());
     let id = request_id(gw, row, request.headers());
@@ -291,7 +296,7 @@ struct Code(&'static str);
 fn refused(
     gw: &Gateway,
     row: &'static Row,
-    request: &Request<Incoming>,
+    request: &Request<Arriving>,
     peer: IpAddr,
 ) -> Option<Reply> {
     // Who is refused in the middle of a long upload is heard out, not cut off before the answer.
@@ -314,7 +319,7 @@ fn ambiguous() -> Refusal {
 fn unfit(
     gw: &Gateway,
     row: &'static Row,
-    request: &Request<Incoming>,
+    request: &Request<Arriving>,
     peer: IpAddr,
 ) -> Option<Reply> {
     if row.route == Route::Other {

@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, StatusCode, request};
-use hyper::body::Incoming;
 use smg_decide::body::Path;
 use smg_wire::error::Refusal;
 use smg_wire::json::{Bad, Fields};
@@ -31,7 +30,7 @@ pub(crate) use self::deliver::deliver;
 use self::refusals::{bad_body, counted, unavailable};
 use self::said::Said;
 use crate::body::{Begun, Flow};
-use crate::edge::{Reply, closing, refuse};
+use crate::edge::{Arriving, Reply, closing, refuse};
 use crate::fleet::{Fleet, Group};
 use crate::gateway::Gateway;
 use crate::session::{Round, Told, Way};
@@ -56,7 +55,7 @@ struct Call<'a> {
 async fn serve(
     gw: &Arc<Gateway>,
     (route, inference): (Route, &Inference),
-    request: Request<Incoming>,
+    request: Request<Arriving>,
     asked: &Asked,
 ) -> Reply {
     let arrived = Instant::now();
@@ -81,7 +80,7 @@ async fn serve(
 /// it is for: its client has to be heard out to read it.
 async fn carry_out(
     call: Call<'_>,
-    body: Incoming,
+    body: Arriving,
     meters: &mut Arc<ModelMeters>,
     unread: &mut bool,
 ) -> Result<Reply, Refusal> {

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use http::{HeaderValue, Method, Request, StatusCode, header};
-use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 use smg_wire::error::Refusal;
 use smg_wire::route::Row;
@@ -12,7 +11,7 @@ use uuid::Uuid;
 
 use super::on_control;
 use crate::body::{self, Bounds};
-use crate::edge::{Reply, json as json_reply};
+use crate::edge::{Arriving, Reply, json as json_reply};
 use crate::fleet::{self, MAX_WORKERS, Newcomer, Pending, Spec, Unwanted, Upstream, Wrong};
 use crate::gateway::Gateway;
 use crate::upstream::{Origin, OriginError};
@@ -30,7 +29,7 @@ type Fields = Map<String, Value>;
 pub(super) async fn answer(
     gw: &Arc<Gateway>,
     row: &'static Row,
-    request: Request<Incoming>,
+    request: Request<Arriving>,
 ) -> Result<Reply, Refusal> {
     let (head, body) = request.into_parts();
     let Some(id) = row.captured(head.uri.path()) else {
@@ -200,7 +199,7 @@ fn accept(body: Fields) -> Reply {
 }
 
 /// The object in a request's body.
-async fn fields(gw: &Gateway, body: Incoming) -> Result<Fields, Refusal> {
+async fn fields(gw: &Gateway, body: Arriving) -> Result<Fields, Refusal> {
     let bounds = Bounds { bytes: MAX_BODY, ..gw.limits.upload.clone() };
     let bytes = body::take(body, &bounds).await.map_err(|refusal| match refusal.status {
         StatusCode::PAYLOAD_TOO_LARGE => {

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use hyper::body::Incoming;
 use smg_decide::retry::Fault;
 
+use crate::edge::Arriving;
 use crate::lull::Lull;
 
 /// What bounds a body that flows.
@@ -31,7 +31,7 @@ pub(crate) struct Banks {
 pub(crate) struct Flow {
     /// What was taken of the body before, and goes first.
     start: Bytes,
-    body: Incoming,
+    body: Arriving,
     /// Bytes that may still come.
     left: usize,
     /// How long the client is waited for.
@@ -74,7 +74,8 @@ impl Stopped {
 
 impl Flow {
     /// What is left of a body, after what was taken of it.
-    pub(crate) fn new(start: Bytes, body: Incoming, banks: Banks) -> Self {
+    pub(crate) fn new(start: Bytes, body: Arriving, banks: Banks) -> Self {
+        body.flows();
         Self {
             start,
             body,

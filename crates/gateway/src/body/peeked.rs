@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body as _, Frame, Incoming};
 use smg_decide::retry::Fault;
 use smg_wire::error::Refusal;
 use smg_wire::peek::{Field, Peek, State};
@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::budget::Charge;
 use super::{Bounds, no_room, too_slow};
+use crate::edge::Arriving;
 
 /// How far a beginning is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -40,14 +41,14 @@ pub(crate) struct Begun {
     pub(crate) start: Bytes,
     /// What it says.
     pub(crate) peek: Peek,
-    pub(crate) rest: Incoming,
+    pub(crate) rest: Arriving,
     /// Whether as much of it was seen as may be.
     full: bool,
 }
 
 impl Begun {
     /// A body that nobody has looked at.
-    pub(crate) fn unread(body: Incoming) -> Self {
+    pub(crate) fn unread(body: Arriving) -> Self {
         Self { start: Bytes::new(), peek: Peek::default(), rest: body, full: false }
     }
 
@@ -75,7 +76,7 @@ impl Begun {
     /// # Errors
     /// When the client stalls or gives up, or is one too many.
     pub(crate) async fn look(
-        body: Incoming,
+        body: Arriving,
         look: Look<'_>,
         bounds: &Bounds,
     ) -> Result<Self, Unseen> {
@@ -85,7 +86,7 @@ impl Begun {
 }
 
 impl Look<'_> {
-    async fn at(self, mut body: Incoming, bounds: &Bounds) -> Result<Begun, Unseen> {
+    async fn at(self, mut body: Arriving, bounds: &Bounds) -> Result<Begun, Unseen> {
         let mut peek = Peek::default();
         let mut start = Bytes::new();
         let mut more = BytesMut::new();
@@ -123,7 +124,7 @@ impl Look<'_> {
         !self.wanted.is_empty() && self.wanted.iter().all(|field| peek.span(*field).is_some())
     }
 
-    async fn next(&self, body: &mut Incoming) -> Result<Option<Frame<Bytes>>, Unseen> {
+    async fn next(&self, body: &mut Arriving) -> Result<Option<Frame<Bytes>>, Unseen> {
         let came = match self.stall {
             None => body.frame().await,
             Some(stall) => timeout(stall, body.frame())

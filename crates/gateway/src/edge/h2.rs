@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::patience::{Patience, Patient};
 use super::presence::Presence;
-use super::{MAX_HELD_BYTES, Unread, begun, greet};
+use super::{Arriving, MAX_HELD_BYTES, Unread, begun, greet};
 use crate::drain::Watcher;
 use crate::gateway::Gateway;
 use crate::relay::{Broken, ReplyBody};
@@ -191,7 +191,9 @@ async fn attend(
         request.headers_mut().insert(header::HOST, called);
     }
     let attending = presence.begin();
-    let mut reply = Box::pin(greet(gw, request, peer)).await.map(|body| body.attended(attending));
+    let mut reply = Box::pin(greet(gw, request.map(Arriving::over_http2), peer))
+        .await
+        .map(|body| body.attended(attending));
     // A refused upload ends with its stream here, and the connection goes on.
     reply.headers_mut().remove(header::CONNECTION);
     reply.extensions_mut().remove::<Unread>();

@@ -13,9 +13,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
+use super::MAX_HELD_BYTES;
 use super::presence::Presence;
 use crate::tasks;
 
@@ -154,7 +155,8 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Patient<S> {
     fn poll_socket(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.early.is_empty() {
-            return Pin::new(&mut self.socket).poll_read(cx, buf);
+            let most = if self.presence.flowing() { usize::MAX } else { MAX_HELD_BYTES };
+            return Pin::new(&mut (&mut self.socket).take(most as u64)).poll_read(cx, buf);
         }
         let take = self.early.len().min(buf.remaining());
         buf.put_slice(&self.early.split_to(take));
@@ -173,6 +175,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Patient<S> {
         while linger.left > 0 && linger.until.as_mut().poll(cx).is_pending() {
             let mut said = ReadBuf::new(&mut room);
             let read = ready!(Pin::new(&mut self.socket).poll_read(cx, &mut said));
+            tasks::spend(cx, said.filled().len());
             if read.is_err() || said.filled().is_empty() {
                 break;
             }
@@ -259,11 +262,13 @@ mod tests {
 
     use super::*;
 
+    const PATIENCE: Patience = Patience { write: Duration::from_secs(1), head: None, idle: None };
+
     #[tokio::test(start_paused = true)]
     async fn a_client_that_sends_much_leaves_turns_to_others() {
-        let patience = Patience { write: Duration::from_secs(1), head: None, idle: None };
-        let flood = join(repeat(b'x'), sink());
-        let mut socket = Patient::new(flood, patience, Arc::default());
+        let presence = Arc::new(Presence::default());
+        presence.flow();
+        let mut socket = Patient::new(join(repeat(b'x'), sink()), PATIENCE, presence);
         let mut room = vec![0; 256 << 10];
         let mut longest = 0;
         for _ in 0..10 {
@@ -274,6 +279,22 @@ mod tests {
             }
             longest = longest.max(turn);
         }
-        assert!((1 << 20..=(1 << 20) + (256 << 10)).contains(&longest), "{longest} bytes in a turn");
+        assert!(
+            (1 << 20..=(1 << 20) + (256 << 10)).contains(&longest),
+            "{longest} bytes in a turn"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_flows_is_read_in_large_pieces() {
+        let presence = Arc::new(Presence::default());
+        let mut socket = Patient::new(join(repeat(b'x'), sink()), PATIENCE, Arc::clone(&presence));
+        let mut room = vec![0; 256 << 10];
+        let mut read = async || socket.read(&mut room).await.unwrap();
+        assert_eq!(read().await, MAX_HELD_BYTES);
+        presence.flow();
+        assert_eq!(read().await, 256 << 10);
+        let _next = presence.begin();
+        assert_eq!(read().await, MAX_HELD_BYTES);
     }
 }

@@ -13,6 +13,7 @@ pub(super) struct Presence {
     quiet: Notify,
     unread: AtomicBool,
     owing: AtomicBool,
+    flowing: AtomicBool,
 }
 
 /// Held by a request until its answer has ended.
@@ -22,6 +23,7 @@ pub(crate) struct Attending(Arc<Presence>);
 impl Presence {
     /// A request's head has been read.
     pub(super) fn begin(self: &Arc<Self>) -> Attending {
+        self.flowing.store(false, Ordering::Relaxed);
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.busy.fetch_add(1, Ordering::Relaxed);
         Attending(Arc::clone(self))
@@ -40,6 +42,16 @@ impl Presence {
     /// Resolves when none is any more, or has been since this was last awaited.
     pub(super) async fn quiet(&self) {
         self.quiet.notified().await;
+    }
+
+    /// The body of the request that began last goes on as it comes.
+    pub(super) fn flow(&self) {
+        self.flowing.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that is so.
+    pub(super) fn flowing(&self) -> bool {
+        self.flowing.load(Ordering::Relaxed)
     }
 
     /// An upload was refused that its client may still be sending.

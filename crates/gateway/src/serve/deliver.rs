@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Request};
-use hyper::body::Incoming;
 use smg_wire::route::{Inference, Route};
 
-use crate::edge::Reply;
+use crate::edge::{Arriving, Reply};
 use crate::gateway::Gateway;
 use crate::relay::{Coming, Late, ReplyBody};
 
@@ -32,7 +31,7 @@ pub(crate) async fn deliver(
     gw: &Arc<Gateway>,
     route: Route,
     inference: &'static Inference,
-    request: Request<Incoming>,
+    request: Request<Arriving>,
 ) -> Reply {
     let asked = Asked::default();
     match gw.settings.sse_keepalive {

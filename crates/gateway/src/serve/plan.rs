@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hyper::body::{Body as _, Incoming};
+use http_body::Body as _;
 use smg_decide::body::{self as rules, Facts, Met, Path, Plan};
 use smg_decide::place::Candidates;
 use smg_wire::coding;
@@ -14,11 +14,12 @@ use smg_wire::peek::{Field, Peek};
 use super::Call;
 use super::refusals::failed;
 use crate::body::{Begun, Look, Unseen};
+use crate::edge::Arriving;
 use crate::fleet::Group;
 use crate::gateway::Gateway;
 
 /// The plan by the nine rules; `None` on a route whose bodies never stream.
-pub(super) fn made(call: Call<'_>, body: &Incoming) -> Option<Plan> {
+pub(super) fn made(call: Call<'_>, body: &Arriving) -> Option<Plan> {
     if !call.inference.streams {
         return None;
     }
@@ -43,7 +44,7 @@ pub(super) fn made(call: Call<'_>, body: &Incoming) -> Option<Plan> {
 }
 
 /// Looks at the beginning of a body, no further than it takes to know what decides.
-pub(super) async fn look(call: Call<'_>, body: Incoming) -> Result<Begun, Refusal> {
+pub(super) async fn look(call: Call<'_>, body: Arriving) -> Result<Begun, Refusal> {
     let gw = call.gw;
     let whose =
         if gw.session.reads_rid() { &[Field::Model, Field::Rid][..] } else { &[Field::Model] };
