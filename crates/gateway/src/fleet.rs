@@ -6,6 +6,7 @@ mod health;
 mod loads;
 mod overload;
 mod register;
+mod renew;
 mod spec;
 mod strategies;
 mod upstream;
@@ -32,7 +33,7 @@ pub(crate) use self::discover::Card;
 pub(crate) use self::register::{Newcomer, change, enlist, remove, tend};
 pub(crate) use self::spec::{Spec, Terms, Wrong, ignored};
 use self::strategies::{Asked, Variants};
-pub(crate) use self::upstream::{Rank, Upstream};
+pub(crate) use self::upstream::Upstream;
 
 use crate::settings::{Placement, PolicyName};
 use crate::telemetry::{BranchMeters, Meters, ModelMeters, Source, TreeMeters};
@@ -128,6 +129,16 @@ pub(crate) struct Arrival {
     pub(crate) ranks: Option<u32>,
 }
 
+/// A worker that is known well enough to be one.
+struct Proven {
+    uuid: Uuid,
+    rank: Option<u32>,
+    pool: Arc<Pool>,
+    card: Arc<Card>,
+    terms: Arc<Terms>,
+    source: Source,
+}
+
 /// Workers that may be registered through the API.
 pub(crate) const MAX_WORKERS: usize = 10_000;
 
@@ -141,12 +152,51 @@ impl Changing {
         id
     }
 
+    /// A worker, counted and healthy, that is in no snapshot yet.
+    fn upstream(&mut self, proven: Proven, meters: &Meters) -> Arc<Upstream> {
+        let Proven { uuid, rank, pool, card, terms, source } = proven;
+        let origin = pool.origin();
+        let url = origin.url();
+        let url = rank.map_or_else(|| url.to_owned(), |at| format!("{url}@{at}"));
+        let address = issued::address(origin.host(), origin.port(), rank);
+        let worker = Worker::new(self.intern(&url), url, Leg::Regular);
+        let worker = Arc::new(worker.guarded(terms.breaker));
+        worker.set_healthy(true);
+        let upstream = Upstream {
+            meters: meters.workers.worker(&worker, pool.is_http2()),
+            // A URL that parsed holds no byte a header may not.
+            routed: HeaderValue::from_str(&worker.url)
+                .unwrap_or_else(|_| HeaderValue::from_static("unprintable")),
+            session: HeaderValue::from_str(&issued::id(&address))
+                .unwrap_or_else(|_| HeaderValue::from_static("unprintable")),
+            address: address.into(),
+            uuid,
+            card: ArcSwap::new(card),
+            source,
+            rank,
+            terms: ArcSwap::new(terms),
+            drained: Notify::new(),
+            health: Mutex::new(Health::proven()),
+            tasks: Mutex::default(),
+            worker,
+            pool,
+        };
+        upstream.meters.checked(true, true);
+        meters.discovery.registered(source);
+        Arc::new(upstream)
+    }
+
     fn await_one(&mut self, origin: &Origin, source: Source) -> Uuid {
         let id = Uuid::new_v4();
         let (url, why) = (origin.url().into(), String::new());
         self.pending.insert(id, Pending { url, why, source, task: None });
         id
     }
+}
+
+/// What becomes a worker each: the engine, or its ranks.
+fn ranked(ranks: Option<u32>) -> impl Iterator<Item = Option<u32>> {
+    (0..ranks.unwrap_or(1)).map(move |at| ranks.map(|_| at))
 }
 
 impl Pending {
@@ -170,6 +220,21 @@ impl Fleet {
     /// The worker of this id.
     pub(crate) fn find(&self, id: Uuid) -> Option<&Arc<Upstream>> {
         self.upstreams.iter().find(|upstream| upstream.uuid == id)
+    }
+}
+
+impl Fleet {
+    /// The policies of this snapshot learn that a worker is in none any more.
+    fn lose(&self, gone: &Upstream, meters: &Meters) {
+        meters.discovery.removed(gone.source);
+        gone.card.load().models.iter().for_each(|model| self.forget(model, gone.worker.id));
+    }
+
+    /// The policies of a model learn that a worker does not serve it any more.
+    fn forget(&self, model: &str, gone: WorkerId) {
+        if let Some(group) = self.models.get(model) {
+            group.forget(gone);
+        }
     }
 }
 
@@ -284,45 +349,17 @@ impl Roster {
             return Vec::new();
         };
         let Arrival { id, pool, card, terms, ranks } = arrival;
-        let terms = Arc::new(terms);
-        let mut added = Vec::new();
-        for at in 0..ranks.unwrap_or(1) {
-            let rank = ranks.map(|of| Rank { at, of });
-            let uuid = if at == 0 { id } else { Uuid::new_v4() };
-            let url = pool.origin().url();
-            let url = rank.map_or_else(|| url.to_owned(), |rank| format!("{url}@{}", rank.at));
-            let origin = pool.origin();
-            let address = issued::address(origin.host(), origin.port(), rank.map(|rank| rank.at));
-            let worker = Worker::new(changing.intern(&url), url, Leg::Regular);
-            let worker = Arc::new(worker.guarded(terms.breaker));
-            worker.set_healthy(true);
-            let upstream = Arc::new(Upstream {
-                meters: meters.workers.worker(&worker, pool.is_http2()),
-                // A URL that parsed holds no byte a header may not.
-                routed: HeaderValue::from_str(&worker.url)
-                    .unwrap_or_else(|_| HeaderValue::from_static("unprintable")),
-                session: HeaderValue::from_str(&issued::id(&address))
-                    .unwrap_or_else(|_| HeaderValue::from_static("unprintable")),
-                address: address.into(),
-                uuid,
-                card: card.clone(),
-                source,
-                rank,
-                terms: ArcSwap::new(Arc::clone(&terms)),
-                drained: Notify::new(),
-                health: Mutex::new(Health::proven()),
-                tasks: Mutex::default(),
-                worker,
-                pool: Arc::clone(&pool),
-            });
-            upstream.meters.checked(true, true);
-            meters.discovery.registered(source);
-            added.push(upstream);
-        }
+        let (card, terms) = (Arc::new(card), Arc::new(terms));
+        let added: Vec<_> = ranked(ranks)
+            .map(|rank| {
+                let uuid = if rank.is_none_or(|at| at == 0) { id } else { Uuid::new_v4() };
+                let (pool, card) = (Arc::clone(&pool), Arc::clone(&card));
+                let proven = Proven { uuid, rank, pool, card, terms: Arc::clone(&terms), source };
+                changing.upstream(proven, meters)
+            })
+            .collect();
         let old = self.load();
-        let mut upstreams: Vec<_> = old.upstreams.iter().chain(&added).map(Arc::clone).collect();
-        upstreams.sort_by_key(|upstream| upstream.worker.id);
-        self.store(&old, upstreams, meters);
+        self.store(&old, old.upstreams.iter().chain(&added).map(Arc::clone).collect(), meters);
         added
     }
 
@@ -331,12 +368,9 @@ impl Roster {
         let _changing = self.lock();
         let old = self.load();
         let gone = Arc::clone(old.find(id)?);
-        meters.discovery.removed(gone.source);
         let rest = old.upstreams.iter().filter(|upstream| upstream.uuid != id);
         self.store(&old, rest.map(Arc::clone).collect(), meters);
-        for group in gone.card.models.iter().filter_map(|model| old.models.get(model)) {
-            group.forget(gone.worker.id);
-        }
+        old.lose(&gone, meters);
         Some(gone)
     }
 
@@ -364,7 +398,8 @@ impl Roster {
         Some(Ok(upstream))
     }
 
-    fn store(&self, old: &Fleet, upstreams: Vec<Arc<Upstream>>, meters: &Meters) {
+    fn store(&self, old: &Fleet, mut upstreams: Vec<Arc<Upstream>>, meters: &Meters) {
+        upstreams.sort_by_key(|upstream| upstream.worker.id);
         let new = self.build(old, upstreams, meters);
         for model in old.models.keys().filter(|model| !new.models.contains_key(*model)) {
             meters.workers.drop_pool(Leg::Regular, model);
@@ -378,18 +413,18 @@ impl Roster {
     fn build(&self, old: &Fleet, upstreams: Vec<Arc<Upstream>>, meters: &Meters) -> Fleet {
         let mut members: HashMap<Arc<str>, Vec<Arc<Upstream>>> = HashMap::new();
         for upstream in &upstreams {
-            for model in &upstream.card.models {
+            for model in &upstream.card.load().models {
                 members.entry(Arc::clone(model)).or_default().push(Arc::clone(upstream));
             }
         }
-        let external = |upstream: &Arc<Upstream>| upstream.card.is_external();
+        let external = |upstream: &Arc<Upstream>| upstream.card.load().is_external();
         for members in members.values_mut() {
             // Vendors are for what no engine of our own serves.
             if !members.iter().all(external) {
                 members.retain(|upstream| !external(upstream));
             }
         }
-        let open = upstreams.iter().filter(|up| external(up) && up.card.models.is_empty());
+        let open = upstreams.iter().filter(|up| external(up) && up.card.load().models.is_empty());
         let open: Vec<_> = open.map(Arc::clone).collect();
         let anything = (!open.is_empty()).then(|| {
             let old = old.anything.as_ref();
@@ -420,7 +455,7 @@ impl Roster {
         meters.workers.set_pool_size(Leg::Regular, model, upstreams.len());
         let vetoed = upstreams.iter().filter(|upstream| upstream.worker.vetoed()).count();
         meters.overload.set_vetoed(model, vetoed);
-        let external = upstreams.iter().all(|upstream| upstream.card.is_external());
+        let external = upstreams.iter().all(|upstream| upstream.card.load().is_external());
         let vendors = external.then_some(PolicyName::LeastLoad);
         let name = vendors.or(policy_of(&upstreams)).unwrap_or(self.placement.policy);
         let policy = match old {

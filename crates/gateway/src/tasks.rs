@@ -1,6 +1,7 @@
 //! The one place that starts tasks, so that each has a name and none outlives a drain unseen.
 
 use std::future::Future;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
@@ -50,5 +51,55 @@ pub(crate) async fn blocking<T: Send + 'static>(
             tracing::error!(%error, "blocking work failed");
             None
         }
+    }
+}
+
+/// Whether somebody still waits for a piece of work.
+#[derive(Debug)]
+pub(crate) struct Wanted(Weak<()>);
+
+impl Wanted {
+    /// Whether it goes on for somebody.
+    pub(crate) fn still(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
+/// As [`blocking`], for work that takes long and looks now and then whether anybody waits for it: a
+/// thread cannot be stopped from outside.
+pub(crate) async fn blocking_while_wanted<T: Send + 'static>(
+    work: impl FnOnce(&Wanted) -> T + Send + 'static,
+) -> Option<T> {
+    let waits = Arc::new(());
+    let wanted = Wanted(Arc::downgrade(&waits));
+    let done = blocking(move || work(&wanted)).await;
+    drop(waits);
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_is_told_when_nobody_waits_for_it_any_more() {
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let (ended, ends) = mpsc::channel();
+        let work = move |wanted: &Wanted| {
+            let _ = begun.send(());
+            while wanted.still() {
+                std::thread::yield_now();
+            }
+            ended.send(()).unwrap();
+        };
+        tokio::select! {
+            biased;
+            _ = blocking_while_wanted(work) => panic!("it is wanted for as long as this waits"),
+            began = begins => began.unwrap(),
+        }
+        ends.recv().unwrap();
+        assert_eq!(blocking_while_wanted(Wanted::still).await, Some(true));
     }
 }

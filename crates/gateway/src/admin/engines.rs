@@ -158,7 +158,7 @@ pub(super) fn loads(gw: &Gateway) -> Value {
         });
         json!({
             "worker": upstream.worker.url,
-            "model": upstream.card.models.first().map(|id| &**id),
+            "model": upstream.card.load().main_model().map(|id| &**id),
             "load": upstream.worker.in_flight(),
             "engine": report,
         })
@@ -187,7 +187,7 @@ pub(super) async fn flush(gw: &Arc<Gateway>) -> Result<Reply, Refusal> {
 async fn flush_all(gw: &Arc<Gateway>) -> (usize, Vec<String>) {
     let fleet = gw.fleet.load();
     // The ranks of one engine share a door and are flushed through it.
-    let of_ranks = |upstream: &&Arc<Upstream>| upstream.rank.is_none_or(|rank| rank.at == 0);
+    let of_ranks = |upstream: &&Arc<Upstream>| upstream.rank.is_none_or(|at| at == 0);
     let healthy = |upstream: &&Arc<Upstream>| upstream.worker.healthy();
     let engines: Vec<_> = fleet.upstreams.iter().filter(of_ranks).filter(healthy).collect();
     let (mut flushed, mut failed) = (0, Vec::new());
@@ -224,7 +224,8 @@ fn forget(gw: &Gateway, flushed: &Upstream) {
     let fleet = gw.fleet.load();
     let same = |upstream: &&Arc<Upstream>| Arc::ptr_eq(&upstream.pool, &flushed.pool);
     for upstream in fleet.upstreams.iter().filter(same) {
-        let groups = upstream.card.models.iter().filter_map(|model| fleet.models.get(model));
+        let card = upstream.card.load();
+        let groups = card.models.iter().filter_map(|model| fleet.models.get(model));
         groups.for_each(|group| group.forget(upstream.worker.id));
     }
 }

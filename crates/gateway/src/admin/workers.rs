@@ -66,13 +66,13 @@ fn list(gw: &Gateway) -> Value {
 }
 
 fn worker(upstream: &Upstream) -> Value {
-    let card = &upstream.card;
+    let card = upstream.card.load();
     let terms = upstream.terms.load();
     let models: Vec<_> = card.models.iter().map(|id| json!({"id": &**id})).collect();
     let mut shown = json!({
         "id": upstream.uuid.to_string(),
         "url": upstream.worker.url,
-        "model_id": card.models.first().map(|id| &**id),
+        "model_id": card.main_model().map(|id| &**id),
         "models": models,
         "worker_type": upstream.worker.leg.as_str(),
         "connection_mode": "http",
@@ -87,8 +87,8 @@ fn worker(upstream: &Upstream) -> Value {
     });
     if let (Value::Object(shown), Some(rank)) = (&mut shown, upstream.rank) {
         shown.insert("dp_base_url".to_owned(), upstream.pool.origin().url().into());
-        shown.insert("dp_rank".to_owned(), rank.at.into());
-        shown.insert("dp_size".to_owned(), rank.of.into());
+        shown.insert("dp_rank".to_owned(), rank.into());
+        shown.insert("dp_size".to_owned(), card.ranks().into());
     }
     shown
 }

@@ -5,13 +5,14 @@ use std::io::{self, Read};
 use bytes::Bytes;
 use flate2::bufread::GzDecoder;
 use http::StatusCode;
-use ruzstd::decoding::StreamingDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use smg_wire::coding::Coding;
 use smg_wire::error::Refusal;
 
 use super::budget::Charge;
-use super::{Bounds, no_room, too_large};
-use crate::tasks;
+use super::{Bounds, aborted, no_room, too_large};
+use crate::tasks::{self, Wanted};
 
 /// How many times as long as it came a body may become, beyond [`FREE_BYTES`]. Text of a chat shrinks
 /// to a tenth at best; what shrinks more was made to.
@@ -20,9 +21,11 @@ const MAX_RATIO: usize = 100;
 const FREE_BYTES: usize = 1 << 20;
 /// Frames, or members, of one body. Empty ones cost work and give nothing that a bound on size would see.
 const MAX_FRAMES: usize = 1024;
+/// Largest window of a zstd frame (RFC 9659): so much is decoded before any of it comes out.
+const MAX_WINDOW: u64 = 8 << 20;
 /// Bodies from this size are decoded off the threads that serve requests.
 const LONG: usize = 64 << 10;
-/// Decoded at a time.
+/// Decoded at a time, of zstd a block, which has at most twice that (RFC 8878, 3.1.1.2.4).
 const STEP: usize = 64 << 10;
 
 /// Decodes a body whole.
@@ -35,23 +38,31 @@ pub(super) async fn decoded(
     bounds: &Bounds,
 ) -> Result<Bytes, Refusal> {
     if body.len() < LONG {
-        return decode(&body, coding, bounds);
+        return decode(&body, coding, bounds, || true);
     }
     let bounds = bounds.clone();
-    let decoding = move || decode(&body, coding, &bounds);
-    tasks::blocking(decoding).await.unwrap_or_else(|| Err(broken()))
+    let decoding = move |wanted: &Wanted| decode(&body, coding, &bounds, || wanted.still());
+    tasks::blocking_while_wanted(decoding).await.unwrap_or_else(|| Err(broken()))
 }
 
-fn decode(body: &[u8], coding: Coding, bounds: &Bounds) -> Result<Bytes, Refusal> {
+/// Decodes a body, which consists of frames (RFC 8878, 3) or members (RFC 1952, 2.2), for as long as
+/// it is `wanted`.
+fn decode(
+    body: &[u8],
+    coding: Coding,
+    bounds: &Bounds,
+    wanted: impl Fn() -> bool,
+) -> Result<Bytes, Refusal> {
+    // What is skipped counts as what came: it was paid for by sending it.
     let most = FREE_BYTES.saturating_add(body.len().saturating_mul(MAX_RATIO)).min(bounds.bytes);
-    let mut out = Growing { most, ..Growing::new(bounds) };
+    let charge = Charge::none(bounds.budget.clone());
+    let mut out = Growing { bytes: Vec::new(), most, charge, bounds, wanted };
     let mut rest = body;
     for _ in 0..MAX_FRAMES {
-        // A decoder reads one frame, and there may be several.
         match coding {
             _ if rest.is_empty() => break,
-            Coding::Gzip => out.fill(GzDecoder::new(&mut rest))?,
-            Coding::Zstd => out.fill(StreamingDecoder::new(&mut rest).map_err(|_| broken())?)?,
+            Coding::Gzip => out.member(&mut rest)?,
+            Coding::Zstd => out.frame(&mut rest)?,
         }
     }
     if !rest.is_empty() {
@@ -61,34 +72,70 @@ fn decode(body: &[u8], coding: Coding, bounds: &Bounds) -> Result<Bytes, Refusal
 }
 
 /// What has been decoded so far.
-struct Growing<'a> {
+struct Growing<'a, W> {
     bytes: Vec<u8>,
     most: usize,
     charge: Charge,
     bounds: &'a Bounds,
+    wanted: W,
 }
 
-impl<'a> Growing<'a> {
-    fn new(bounds: &'a Bounds) -> Self {
-        let charge = Charge::none(bounds.budget.clone());
-        Self { bytes: Vec::new(), most: bounds.bytes, charge, bounds }
-    }
-
-    /// Appends all that comes of `source`.
-    fn fill(&mut self, mut source: impl Read) -> Result<(), Refusal> {
+impl<W: Fn() -> bool> Growing<'_, W> {
+    /// Appends what is in the first gzip member of `rest`, and takes it off.
+    fn member(&mut self, rest: &mut &[u8]) -> Result<(), Refusal> {
+        let mut member = GzDecoder::new(rest);
         loop {
-            let step = (&mut source).take(STEP as u64).read_to_end(&mut self.bytes);
-            let read = step.map_err(|_: io::Error| broken())?;
-            if self.bytes.len() > self.most {
-                return Err(self.too_much());
-            }
-            if !self.charge.grow(self.bytes.len()) {
-                return Err(no_room());
-            }
-            if read == 0 {
+            let before = self.bytes.len();
+            let step = (&mut member).take(STEP as u64).read_to_end(&mut self.bytes);
+            step.map_err(|_: io::Error| broken())?;
+            self.check()?;
+            if self.bytes.len() == before {
                 return Ok(());
             }
         }
+    }
+
+    /// The same with the first zstd frame, which may be one to skip (RFC 8878, 3.1.2).
+    fn frame(&mut self, rest: &mut &[u8]) -> Result<(), Refusal> {
+        let mut frame = FrameDecoder::new();
+        frame.set_max_window_size(MAX_WINDOW);
+        match frame.init(&mut *rest) {
+            Ok(()) => {}
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                length,
+                ..
+            })) => {
+                let length = usize::try_from(length).unwrap_or(usize::MAX);
+                *rest = rest.get(length..).ok_or_else(broken)?;
+                return self.check();
+            }
+            Err(_) => return Err(broken()),
+        }
+        let before = self.bytes.len();
+        while !frame.is_finished() {
+            let step = frame.decode_blocks(&mut *rest, BlockDecodingStrategy::UptoBlocks(1));
+            step.map_err(|_| broken())?;
+            frame.collect_to_writer(&mut self.bytes).map_err(|_| broken())?;
+            self.check()?;
+        }
+        let said = frame.get_checksum_from_data();
+        let sound = said.is_none() || said == frame.get_calculated_checksum();
+        // 0 also if it does not say.
+        let size = frame.content_size();
+        let whole = size == 0 || size == (self.bytes.len() - before) as u64;
+        if sound && whole { Ok(()) } else { Err(broken()) }
+    }
+
+    /// Whether it may go on.
+    fn check(&mut self) -> Result<(), Refusal> {
+        if self.bytes.len() > self.most {
+            return Err(self.too_much());
+        }
+        if !self.charge.grow(self.bytes.len()) {
+            return Err(no_room());
+        }
+        // Nobody reads this.
+        if (self.wanted)() { Ok(()) } else { Err(aborted()) }
     }
 
     fn too_much(&self) -> Refusal {
@@ -118,92 +165,4 @@ fn broken() -> Refusal {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-    use std::time::Duration;
-
-    use flate2::Compression;
-    use flate2::write::GzEncoder;
-    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
-
-    use super::super::Budget;
-    use super::*;
-
-    fn bounds(bytes: usize, budget: Option<Budget>) -> Bounds {
-        Bounds { bytes, time: Duration::from_secs(1), budget }
-    }
-
-    fn packed(plain: &[u8], coding: Coding) -> Vec<u8> {
-        match coding {
-            Coding::Gzip => {
-                let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-                encoder.write_all(plain).unwrap();
-                encoder.finish().unwrap()
-            }
-            Coding::Zstd => compress_to_vec(plain, CompressionLevel::Fastest),
-        }
-    }
-
-    fn code(coded: &[u8], coding: Coding, bytes: usize) -> Result<usize, &'static str> {
-        decode(coded, coding, &bounds(bytes, None)).map(|out| out.len()).map_err(|no| no.code)
-    }
-
-    #[test]
-    fn what_was_packed_is_unpacked_frame_by_frame() {
-        let plain: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
-        for coding in [Coding::Gzip, Coding::Zstd] {
-            let coded = packed(&plain, coding);
-            let out = decode(&coded, coding, &bounds(1 << 30, None)).unwrap();
-            assert!(out == plain, "{coding:?}");
-            let twice = [&*coded, &*coded].concat();
-            assert_eq!(code(&twice, coding, 1 << 30), Ok(2 * plain.len()), "{coding:?}");
-        }
-    }
-
-    #[test]
-    fn a_bomb_does_not_go_off() {
-        let plain = vec![b'x'; 30 << 20];
-        for coding in [Coding::Gzip, Coding::Zstd] {
-            let bomb = packed(&plain, coding);
-            assert_eq!(code(&bomb, coding, 1 << 30), Err("request_body_too_large"), "{coding:?}");
-            let small = packed(&plain[..FREE_BYTES], coding);
-            assert_eq!(code(&small, coding, 1 << 30), Ok(FREE_BYTES), "{coding:?}");
-            assert_eq!(code(&small, coding, 1 << 19), Err("request_body_too_large"), "{coding:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_cut_off_or_broken_is_refused() {
-        for coding in [Coding::Gzip, Coding::Zstd] {
-            let coded = packed(b"{\"messages\":[]}", coding);
-            for cut in 1..coded.len() {
-                let cut = code(&coded[..cut], coding, 1 << 20);
-                assert_eq!(cut, Err("invalid_content_encoding"), "{coding:?}");
-            }
-            assert_eq!(code(b"not packed", coding, 99), Err("invalid_content_encoding"));
-        }
-    }
-
-    #[test]
-    fn frames_without_end_are_refused() {
-        for coding in [Coding::Gzip, Coding::Zstd] {
-            let empty = packed(b"", coding);
-            assert_eq!(code(&empty.repeat(MAX_FRAMES), coding, 99), Ok(0), "{coding:?}");
-            let more = code(&empty.repeat(MAX_FRAMES + 1), coding, 99);
-            assert_eq!(more, Err("invalid_content_encoding"), "{coding:?}");
-        }
-    }
-
-    #[test]
-    fn what_it_decodes_to_is_charged() {
-        let plain: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
-        let coded = packed(&plain, Coding::Zstd);
-        let budget = Budget::new(1 << 20);
-        let out = decode(&coded, Coding::Zstd, &bounds(1 << 30, Some(budget.clone()))).unwrap();
-        assert_eq!(budget.held(), out.len() as u64 - (64 << 10));
-        drop(out);
-        assert_eq!(budget.held(), 0);
-        let none = decode(&coded, Coding::Zstd, &bounds(1 << 30, Some(Budget::new(1000))));
-        assert_eq!(none.unwrap_err().code, "buffer_budget_exhausted");
-    }
-}
+mod tests;

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::Spec;
 use crate::settings::HealthChecks;
 use crate::upstream::{Pool, fetch};
 
@@ -36,7 +38,7 @@ impl Card {
     }
 }
 
-/// Bound on each question at registration.
+/// Bound on each question.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Fields that become labels when they have a value.
 const LABELS: [&str; 14] = [
@@ -64,6 +66,9 @@ const MAX_RANKS: u32 = 256;
 /// Longest model id or label in bytes: both end in metrics, logs and lists of ours.
 const MAX_TEXT: usize = 256;
 
+/// Which refusals mean that there is nothing at a path.
+type Lacks = fn(StatusCode) -> bool;
+
 #[derive(Deserialize)]
 struct Models {
     /// Read one by one: an entry of another shape is no reason to turn the worker away.
@@ -86,14 +91,14 @@ impl<'a> Model<'a> {
     }
 }
 
-/// Asks a worker whether it is well and what it serves; `named` are the models it is said to serve.
+/// Asks a worker whether it is well and what it serves.
 ///
 /// # Errors
 /// In words for the operator, when it does not answer or serves nothing known.
-pub(crate) async fn discover(
+pub(super) async fn discover(
     pool: &Pool,
     health: Option<&HealthChecks>,
-    named: Option<&[Arc<str>]>,
+    spec: &Spec,
 ) -> Result<Card, String> {
     if let Some(checks) = health {
         // Registration's own probes count towards the success threshold.
@@ -101,20 +106,60 @@ pub(crate) async fn discover(
             super::health::probe(pool, checks).await?;
         }
     }
-    let listed: Option<Models> = ask(pool, "/v1/models").await?;
-    let server = either(pool, "/server_info", "/get_server_info").await?;
-    let model = either(pool, "/model_info", "/get_model_info").await?;
-    if listed.is_none() && server.is_none() && named.is_none() {
+    ask_all(pool, spec, lacks).await
+}
+
+/// Asks a worker that was down what it serves now.
+///
+/// # Errors
+/// As [`discover`], and when it cannot say for now: what is known of it is better than nothing.
+pub(super) async fn ask_again(pool: &Pool, spec: &Spec) -> Result<Card, String> {
+    ask_all(pool, spec, |status| lacks(status) && !is_for_now(status)).await
+}
+
+/// Whether a worker that answers like this is taken to have nothing at that path.
+fn lacks(status: StatusCode) -> bool {
+    !status.is_success()
+}
+
+/// Whether this says nothing of what there will be a moment later.
+const fn is_for_now(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
+async fn ask_all(pool: &Pool, spec: &Spec, lacks: Lacks) -> Result<Card, String> {
+    let listed: Option<Models> = ask(pool, "/v1/models", lacks).await?;
+    let server = either(pool, ["/server_info", "/get_server_info"], lacks).await?;
+    let model = either(pool, ["/model_info", "/get_model_info"], lacks).await?;
+    if listed.is_none() && server.is_none() && spec.models.is_none() {
         return Err("it answers neither /v1/models nor /server_info".to_owned());
     }
-    let mut card = card(listed, server.as_ref(), model.as_ref());
-    if let Some(named) = named {
-        card.models = named.to_vec();
-    }
-    Ok(card)
+    Ok(card(listed, server.as_ref(), model.as_ref()))
 }
 
 impl Card {
+    /// With what its operator says in place of what it says itself.
+    pub(super) fn corrected(mut self, spec: &Spec) -> Self {
+        if let Some(named) = &spec.models {
+            named.clone_into(&mut self.models);
+        }
+        if let Some(engine) = spec.engine() {
+            self.runtime = engine;
+        }
+        self
+    }
+
+    /// The model it goes by where one has to do.
+    pub(crate) fn main_model(&self) -> Option<&Arc<str>> {
+        self.models.first()
+    }
+
     /// Data-parallel ranks behind the worker's address, as far as one is to be told from the other.
     pub(crate) fn ranks(&self) -> Option<u32> {
         let size: u32 = self.labels.get("dp_size")?.parse().ok()?;
@@ -169,18 +214,27 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-async fn either(pool: &Pool, new: &str, old: &str) -> Result<Option<Value>, String> {
-    match ask(pool, new).await? {
-        None => ask(pool, old).await,
+async fn either(pool: &Pool, paths: [&str; 2], lacks: Lacks) -> Result<Option<Value>, String> {
+    let [new, old] = paths;
+    match ask(pool, new, lacks).await? {
+        None => ask(pool, old, lacks).await,
         found => Ok(found),
     }
 }
 
 /// The JSON at a path; `None` when the worker has no such path or answers something else there.
-async fn ask<T: for<'de> Deserialize<'de>>(pool: &Pool, path: &str) -> Result<Option<T>, String> {
+async fn ask<T: for<'de> Deserialize<'de>>(
+    pool: &Pool,
+    path: &str,
+    lacks: Lacks,
+) -> Result<Option<T>, String> {
     let (status, body) =
         fetch(pool, path, ANSWER_WITHIN).await.map_err(|error| format!("GET {path}: {error}"))?;
-    Ok(status.is_success().then(|| serde_json::from_slice(&body).ok()).flatten())
+    match status {
+        _ if status.is_success() => Ok(serde_json::from_slice(&body).ok()),
+        _ if lacks(status) => Ok(None),
+        _ => Err(format!("GET {path}: {status}")),
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smg_decide::fleet::health::State;
+
 use super::{Upstream, overload};
 use crate::gateway::Gateway;
 use crate::settings::HealthChecks;
@@ -26,13 +28,16 @@ pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, checks: Hea
         tokio::time::sleep(checks.interval).await;
         let probed = probe(&upstream.pool, &checks).await;
         let passed = probed.is_ok();
-        let (before, after) = {
-            let mut health = upstream.lock_health();
-            let before = health.state;
-            *health = health.after(passed, checks.thresholds);
-            (before, health.state)
-        };
-        let ready = after == smg_decide::fleet::health::State::Ready;
+        // Nobody else writes it while this watch lives.
+        let health = *upstream.lock_health();
+        let next = health.after(passed, checks.thresholds);
+        let (before, after) = (health.state, next.state);
+        let ready = after == State::Ready;
+        if ready && before != State::Ready {
+            // First of all: no request is to find what was there before.
+            super::renew::renew(&gw, &upstream).await;
+        }
+        *upstream.lock_health() = next;
         upstream.worker.set_healthy(ready);
         if !ready {
             overload::set(&gw, &upstream, false);

@@ -23,18 +23,24 @@ const UNTOLD: &str = "none";
 
 /// Polls a worker for as long as it is registered.
 pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, polling: LoadPolling) {
-    let model = upstream.card.models.first().map_or("unknown", |model| &**model);
-    let mut sources = Sources::new(model);
-    let mut meters = gw.meters.engines.worker(&upstream.worker.url, model);
+    let mut model = main_model(&upstream);
+    let mut sources = Sources::new(&model);
+    let mut meters = gw.meters.engines.worker(&upstream.worker.url, &model);
     let mut ticks = tokio::time::interval(polling.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        let now = main_model(&upstream);
+        if now != model {
+            model = now;
+            sources = Sources::new(&model);
+            meters.serves(&model);
+        }
         // Its spec may have changed since.
         let overload = upstream.terms.load().overload;
         let mut ranks = if !upstream.worker.healthy() {
             // It may come back as another engine, which answers elsewhere.
-            sources = Sources::new(model);
+            sources = Sources::new(&model);
             Vec::new()
         } else if polling.always || overload.is_on() || needed(&gw, &upstream) {
             let (ranks, mode) = sources.poll(&upstream.pool).await;
@@ -44,7 +50,7 @@ pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, polling: Lo
             Vec::new()
         };
         if let Some(own) = upstream.rank {
-            ranks.retain(|rank| rank.dp_rank == own.at);
+            ranks.retain(|rank| rank.dp_rank == own);
         }
         // No answer is no report: least_load then goes by what is in flight.
         let report = sum(&ranks);
@@ -56,10 +62,15 @@ pub(super) async fn watch(gw: Arc<Gateway>, upstream: Arc<Upstream>, polling: Lo
     }
 }
 
+fn main_model(upstream: &Upstream) -> Arc<str> {
+    upstream.card.load().main_model().map_or_else(|| Arc::from("unknown"), Arc::clone)
+}
+
 /// Whether the policy of one of its models goes by reports.
 fn needed(gw: &Gateway, upstream: &Upstream) -> bool {
     let fleet = gw.fleet.load();
-    let mut groups = upstream.card.models.iter().filter_map(|model| fleet.models.get(model));
+    let card = upstream.card.load();
+    let mut groups = card.models.iter().filter_map(|model| fleet.models.get(model));
     groups.any(|group| group.reads_loads())
 }
 

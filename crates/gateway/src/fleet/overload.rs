@@ -12,7 +12,8 @@ pub(super) fn set(gw: &Gateway, upstream: &Upstream, vetoed: bool) {
     worker.set_vetoed(vetoed);
     tracing::warn!(worker = &*worker.url, overloaded = vetoed, "worker overload");
     let fleet = gw.fleet.load();
-    for group in upstream.card.models.iter().filter_map(|model| fleet.models.get(model)) {
+    let card = upstream.card.load();
+    for group in card.models.iter().filter_map(|model| fleet.models.get(model)) {
         let count = group.workers.iter().filter(|worker| worker.vetoed()).count();
         gw.meters.overload.set_vetoed(&group.model, count);
     }

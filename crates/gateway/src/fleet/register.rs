@@ -64,13 +64,13 @@ async fn join(gw: &Arc<Gateway>, id: Uuid, newcomer: Newcomer) {
     let give_up = Instant::now() + settings.startup.timeout;
     let mut pause = FIRST_PAUSE.min(settings.startup.interval);
     let checks = spec.checks(settings.health.as_ref());
-    let mut card = loop {
+    let card = loop {
         if spec.is_external() {
             break Card::external(spec.models.clone().unwrap_or_default());
         }
         let met = async {
             super::version::resolve(&pool, &spec, settings).await?;
-            discover(&pool, checks.as_ref(), spec.models.as_deref()).await
+            discover(&pool, checks.as_ref(), &spec).await
         };
         match met.await {
             Ok(card) => break card,
@@ -89,22 +89,25 @@ async fn join(gw: &Arc<Gateway>, id: Uuid, newcomer: Newcomer) {
             }
         }
     };
-    if let Some(engine) = spec.engine() {
-        card.runtime = engine;
-    }
+    let card = card.corrected(&spec);
     let (models, runtime) = (card.models.join(", "), card.runtime);
     let ranks = if settings.startup.dp_aware { card.ranks() } else { None };
     let terms = Terms::of(spec, &card, settings);
     let arrival = Arrival { id, pool, card, terms, ranks };
     for upstream in gw.fleet.add(arrival, &gw.meters) {
         tracing::info!(worker = &*upstream.worker.url, models, runtime, "worker registered");
-        if !upstream.card.is_external() {
-            let loads = super::loads::watch(Arc::clone(gw), Arc::clone(&upstream), settings.loads);
-            let loads = tasks::spawn_on(&gw.control, "loads", loads);
-            upstream.tended_for_good_by(loads.abort_handle());
-        }
-        look_after(gw, &upstream);
+        begin(gw, &upstream);
     }
+}
+
+/// Starts all that goes on for as long as a worker is registered.
+pub(super) fn begin(gw: &Arc<Gateway>, upstream: &Arc<Upstream>) {
+    if !upstream.card.load().is_external() {
+        let loads = super::loads::watch(Arc::clone(gw), Arc::clone(upstream), gw.settings.loads);
+        let loads = tasks::spawn_on(&gw.control, "loads", loads);
+        upstream.tended_for_good_by(loads.abort_handle());
+    }
+    look_after(gw, upstream);
 }
 
 /// What a worker is sent as `Authorization`: the gateway's own key is no vendor's business.
@@ -138,7 +141,8 @@ pub(crate) fn change(
     let changed = gw.fleet.amend(id, &gw.meters, |upstream| {
         let spec = &upstream.terms.load().spec;
         let spec = if anew { spec.replaced(fields)? } else { spec.patched(fields)? };
-        if spec.is_external() != upstream.card.is_external() {
+        let card = upstream.card.load();
+        if spec.is_external() != card.is_external() {
             return Err("'runtime_type' is settled at registration: remove the worker and add it \
                         again"
                 .to_owned());
@@ -150,7 +154,7 @@ pub(crate) fn change(
                     .to_owned(),
             );
         }
-        Ok(Terms::of(spec, &upstream.card, &gw.settings))
+        Ok(Terms::of(spec, &card, &gw.settings))
     })?;
     if let Ok(upstream) = &changed {
         upstream.pool.bear(bears(gw, &upstream.terms.load().spec));
@@ -171,9 +175,14 @@ pub(crate) fn remove(gw: &Arc<Gateway>, id: Uuid) -> Option<String> {
     let url = upstream.worker.url.to_string();
     let in_flight = upstream.worker.in_flight();
     tracing::info!(worker = url, in_flight, "worker removed");
+    see_off(gw, upstream);
+    Some(url)
+}
+
+/// Has what a worker had end with its last request; it is out of the fleet already.
+pub(super) fn see_off(gw: &Arc<Gateway>, upstream: Arc<Upstream>) {
     let retiring = Arc::clone(gw);
     tasks::spawn_on(&gw.control, "retire", async move { retire(&retiring, &upstream).await });
-    Some(url)
 }
 
 /// Ends what a removed worker has, once its last request has ended.

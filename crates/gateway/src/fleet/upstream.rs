@@ -29,12 +29,12 @@ pub(crate) struct Upstream {
     pub(crate) session: HeaderValue,
     /// The id in `/workers/{id}`.
     pub(crate) uuid: Uuid,
-    /// What it said of itself.
-    pub(crate) card: Card,
+    /// What it said of itself, last when it came back from an outage.
+    pub(crate) card: ArcSwap<Card>,
     /// Who named it.
     pub(super) source: Source,
     /// Which of its engine's data-parallel ranks it is, when each is a worker.
-    pub(crate) rank: Option<Rank>,
+    pub(crate) rank: Option<u32>,
     /// What the operator said of it, and what that comes to.
     pub(crate) terms: ArcSwap<Terms>,
     /// Told when the last request of a worker that leaves has ended.
@@ -52,15 +52,6 @@ pub(super) struct Tending {
     kept: Vec<AbortHandle>,
     /// It has drained: whoever comes with tasks now is too late.
     over: bool,
-}
-
-/// A data-parallel rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rank {
-    /// Its number.
-    pub(crate) at: u32,
-    /// How many there are.
-    pub(crate) of: u32,
 }
 
 impl Upstream {

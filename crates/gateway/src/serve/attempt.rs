@@ -125,7 +125,8 @@ async fn send(
 
 /// The request as it goes to this worker.
 fn written(call: Call<'_>, upstream: &Upstream, body: Outgoing) -> Request<Outgoing> {
-    let (flows, external) = (matches!(body, Outgoing::Flowing(_)), upstream.card.is_external());
+    let (flows, external) =
+        (matches!(body, Outgoing::Flowing(_)), upstream.card.load().is_external());
     // A vendor's engines have no use for them.
     let forwards = call.gw.settings.affinity.forward_headers && !external;
     let mut request = Request::new(body);
@@ -158,8 +159,8 @@ fn written(call: Call<'_>, upstream: &Upstream, body: Outgoing) -> Request<Outgo
 /// The body as this worker wants it: a data-parallel rank is told its number, which is how its
 /// engine knows.
 fn edited(gw: &Gateway, body: Bytes, upstream: &Upstream) -> Bytes {
-    let told = upstream.rank.and_then(|rank| {
-        let edit = Edit { name: "data_parallel_rank", value: &rank.at.to_string() };
+    let told = upstream.rank.and_then(|at| {
+        let edit = Edit { name: "data_parallel_rank", value: &at.to_string() };
         splice::set(&body, &[edit])
     });
     told.map_or(body, |body| gw.limits.upload.rewritten(body))
@@ -178,7 +179,7 @@ fn kind(call: Call<'_>) -> Option<HeaderValue> {
 /// The path at the worker, query string and all.
 fn target(call: Call<'_>, upstream: &Upstream) -> http::Uri {
     let Inference { upstream_path, vllm_path, .. } = *call.inference;
-    let other = vllm_path.filter(|_| upstream.card.runtime == "vllm").or(upstream_path);
+    let other = vllm_path.filter(|_| upstream.card.load().runtime == "vllm").or(upstream_path);
     let (origin, typed) = (upstream.pool.origin(), call.head.uri.path_and_query());
     let path = match (other, typed.and_then(|path| path.query())) {
         (None, _) => typed.cloned(),

@@ -29,7 +29,7 @@ pub(super) async fn find(
     let found = home(gw, &fleet.upstreams, id).await;
     let of = |worker| {
         let upstream = fleet.upstreams.iter().find(|upstream| upstream.worker.id == worker)?;
-        let group = fleet.models.get(upstream.card.models.first()?)?;
+        let group = fleet.models.get(upstream.card.load().main_model()?)?;
         Some((Arc::clone(group), Some(worker)))
     };
     found.and_then(of).ok_or_else(|| {
@@ -87,7 +87,7 @@ async fn search(gw: &Gateway, among: &[Arc<Upstream>], id: &str) -> Option<Worke
     let mut asked = Asked(Vec::new());
     for upstream in among.iter().filter(|upstream| upstream.worker.available(now)) {
         // The ranks of one engine answer alike.
-        if upstream.rank.is_some_and(|rank| rank.at > 0) {
+        if upstream.rank.is_some_and(|at| at > 0) {
             continue;
         }
         let (pool, path) = (Arc::clone(&upstream.pool), path.clone());

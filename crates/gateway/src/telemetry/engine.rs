@@ -55,6 +55,12 @@ impl EngineMetersRoot {
 }
 
 impl EngineMeters {
+    /// Shows another model from now on.
+    pub(crate) fn serves(&mut self, model: &str) {
+        self.clear();
+        model.clone_into(&mut self.model);
+    }
+
     /// Counts a poll: `mode` is what told the load, one of a few names.
     pub(crate) fn polled(&mut self, mode: &'static str) {
         self.families.polls.with_label_values(&[&*self.worker, mode]).inc();

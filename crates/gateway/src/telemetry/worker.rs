@@ -158,6 +158,15 @@ impl WorkerMetersRoot {
         self.requests.with_label_values(&[url, model])
     }
 
+    /// Takes away the series of a model that a worker serves no more: it may come to serve ever so
+    /// many.
+    pub(crate) fn serves_no_more(&self, url: &str, model: &str) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if shown.get_mut(url).is_some_and(|here| here.models.remove(model)) {
+            let _ = self.requests.remove_label_values(&[url, model]);
+        }
+    }
+
     /// Takes away the size of a model that no worker serves any more.
     pub(crate) fn drop_pool(&self, leg: Leg, model: &str) {
         let _ = self.pool_size.remove_label_values(&[leg.as_str(), "http", model]);

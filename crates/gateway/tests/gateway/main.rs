@@ -49,6 +49,8 @@ mod peeking;
 #[cfg(test)]
 mod pools;
 #[cfg(test)]
+mod recovery;
+#[cfg(test)]
 mod refusals;
 #[cfg(test)]
 mod relaying;

@@ -94,6 +94,29 @@ async fn the_version_is_settled_at_registration() {
     refused.is_refusal(400, "invalid_worker_spec");
     let same = rig.ask("PATCH", &path, r#"{"http_pool":{"http2":true,"timeout_secs":5}}"#).await;
     assert_eq!(same.status, 200);
+    // What comes back after an outage is asked what it serves, and nothing else.
+    w.health(Some("503 Service Unavailable"));
+    rig.until("it is out", |gw| gw.workers() == (0, 1)).await;
+    w.serves(&["n"]);
+    w.health(Some("200 OK"));
+    rig.until("it is back", |gw| gw.workers() == (1, 1)).await;
+    let shown = rig.get(&path).await.json();
+    assert_eq!((&shown["model_id"], &shown["http2"]), (&"n".into(), &true.into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_learns_http2_while_it_is_down_is_spoken_to_as_before() {
+    let w = Worker::new("w1");
+    let rig = start(&w).await;
+    w.health(Some("503 Service Unavailable"));
+    rig.until("it is out", |gw| gw.workers() == (0, 1)).await;
+    let tongue = Tongue::new(100);
+    w.speaks(&tongue);
+    w.health(Some("200 OK"));
+    rig.until("it is back", |gw| gw.workers() == (1, 1)).await;
+    assert_eq!(rig.chat(CHAT).await.status, 200);
+    assert_eq!(rig.get("/workers").await.json()["workers"][0]["http2"], false);
+    assert_eq!(tongue.open(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -28,6 +28,8 @@ struct Probes {
     health: Option<&'static str>,
     models: Vec<&'static str>,
     info: Option<&'static str>,
+    /// Paths at which it fails, and how; `None` hangs there.
+    failing: Vec<(&'static str, Option<&'static str>)>,
     loads: Option<&'static str>,
     /// The whole answer of `/loads`, if it is there.
     report: Option<String>,
@@ -118,6 +120,7 @@ impl Worker {
                 health: Some("200 OK"),
                 models: models.to_vec(),
                 info: None,
+                failing: Vec::new(),
                 loads: None,
                 report: None,
                 pages: Vec::new(),
@@ -177,6 +180,21 @@ impl Worker {
     /// What `GET /server_info` says.
     pub(crate) fn info(&self, json: &'static str) {
         self.tell(|story| story.probes.info = Some(json));
+    }
+
+    /// The models that it lists from now on.
+    pub(crate) fn serves(&self, models: &[&'static str]) {
+        self.tell(|story| story.probes.models = models.to_vec());
+    }
+
+    /// Fails with this status where it is asked for this path; `None` never answers there.
+    pub(crate) fn fails(&self, path: &'static str, status: Option<&'static str>) {
+        self.tell(|story| story.probes.failing.push((path, status)));
+    }
+
+    /// Fails nowhere any more.
+    pub(crate) fn mends(&self) {
+        self.tell(|story| story.probes.failing.clear());
     }
 
     /// What `GET /v1/loads` says.
@@ -286,10 +304,18 @@ impl Worker {
         changed
     }
 
+    /// Whether it never answers there.
+    fn hangs(&self, path: &str) -> bool {
+        self.now(|story| story.probes.failing.iter().any(|(at, how)| *at == path && how.is_none()))
+    }
+
     fn probe(&self, path: &str) -> Option<String> {
         self.tell(|story| {
             story.probed.push(path.to_owned());
             let bare = path.split('?').next().unwrap_or_default();
+            if let Some((_, status)) = story.probes.failing.iter().find(|(at, _)| *at == bare) {
+                return status.map(|status| answer(status, &[], ""));
+            }
             if let Some((_, page)) = story.probes.pages.iter().find(|(at, _)| at == bare) {
                 return Some(json(page));
             }
@@ -358,6 +384,11 @@ impl Connection {
                     let key = head.lines().find_map(|line| line.strip_prefix("authorization: "));
                     story.keys.push(key.unwrap_or_default().to_owned());
                 });
+                if self.worker.hangs(path) {
+                    self.worker.tell(|story| story.probed.push(path.to_owned()));
+                    Self::closed(&mut self.socket, &mut self.unread).await;
+                    return Ok(());
+                }
                 let Some(said) = self.probe(path) else { return Ok(()) };
                 self.socket.write_all(said.as_bytes()).await?;
                 continue;
