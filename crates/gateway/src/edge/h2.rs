@@ -44,9 +44,10 @@ const MAX_STREAMS: u32 = 200;
 const MAX_PENDING_RESETS: usize = 20;
 /// Streams that may end for the client's mistakes before its connection does.
 const MAX_WRONG_STREAMS: usize = 100;
-/// What a client may send ahead: on one stream, on all of them.
+/// What a client may send ahead: on one stream, on all of them. So many uploads to workers that do not
+/// read leave no window to the connection's other bodies as fit into it.
 const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
 /// Between two PINGs, and how long an answer to one may take: a client whose machine is gone closes
 /// nothing.
 const PING_EVERY: Duration = Duration::from_secs(30);

@@ -30,6 +30,12 @@ use crate::tasks;
 /// Between two PINGs, and how long an answer to one may take (001, "Connection tuning").
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PONG_WITHIN: Duration = Duration::from_secs(20);
+/// What a worker may send ahead: on one stream as much as on a connection of its own, on all of them
+/// without a bound but that one. With a bound, streams whose clients do not read would leave no window to
+/// the others; and h2 ends a connection on which more small frames are unread than its window is worth,
+/// which an engine's tokens are, one by one. So the windows do not adapt (docs/conformance.md).
+const STREAM_WINDOW: u32 = MAX_HELD_BYTES as u32;
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// Longest head of an answer, header by header.
 const MAX_HEADERS: u32 = 64 * 1024;
 
@@ -64,7 +70,8 @@ impl Shared {
         let desk = Desk::default();
         let (sender, connection) = http2::Builder::new(desk.clone())
             .timer(TokioTimer::new())
-            .adaptive_window(true)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PONG_WITHIN)
             .keep_alive_while_idle(true)

@@ -175,6 +175,39 @@ async fn streams_and_streamed_bodies_go_over_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_holds_up_nobody_and_loses_nothing() {
+    const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
+    const EVENTS: usize = 4000;
+    let (w, tongue) = speaking(100);
+    let rig = start(&w).await;
+    let mut slow = Vec::new();
+    // Each holds more small frames than h2 lets be unread on a connection with an ordinary window.
+    for _ in 0..3 {
+        let mut said = vec![Frame::Head("text/event-stream", false)];
+        said.extend(vec![Frame::Data(EVENT, false); EVENTS]);
+        said.push(Frame::Data("data: [DONE]\n\n", true));
+        tongue.next(said);
+        let mut client = rig.narrow_client(1024);
+        client.send(post("/v1/chat/completions", &[], CHAT_STREAM)).await;
+        slow.push(client);
+    }
+    tongue.until("their requests", |tongue| tongue.heard().len() == 3).await;
+    settle().await;
+    for _ in 0..3 {
+        assert_eq!(rig.chat(CHAT).await.status, 200);
+    }
+    for mut client in slow {
+        assert_eq!(client.head().await.status, 200);
+        let text = client.reply_body().await;
+        assert_eq!(text.matches(EVENT).count(), EVENTS);
+        assert!(text.ends_with("data: [DONE]\n\n"), "{}", text.len());
+    }
+    let heard = tongue.heard();
+    assert!(heard.iter().all(|one| one.on == heard[0].on), "one connection is enough");
+    rig.is_at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_cancels_its_stream_and_not_the_connection() {
     let (w, tongue) = speaking(100);
     let rig = start(&w).await;
