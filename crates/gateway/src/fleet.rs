@@ -32,7 +32,7 @@ pub(crate) use self::register::{Newcomer, change, enlist, remove, tend};
 use self::snapshot::{make_policy, reads_whole};
 pub(crate) use self::spec::{Spec, Terms, Wrong, ignored};
 use self::strategies::{Asked, Variants};
-pub(crate) use self::upstream::Upstream;
+pub(crate) use self::upstream::{Upstream, one_each};
 
 use crate::settings::{Placement, PolicyName};
 use crate::telemetry::{BranchMeters, Meters, ModelMeters, Source, TreeMeters};

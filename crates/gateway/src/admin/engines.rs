@@ -13,7 +13,7 @@ use smg_wire::route::Route;
 use tokio::task::JoinHandle;
 
 use crate::edge::{Reply, json as json_reply};
-use crate::fleet::Upstream;
+use crate::fleet::{Upstream, one_each};
 use crate::gateway::Gateway;
 use crate::relay::ReplyBody;
 use crate::tasks;
@@ -186,10 +186,8 @@ pub(super) async fn flush(gw: &Arc<Gateway>) -> Result<Reply, Refusal> {
 /// How many engines did, and which did not and why.
 async fn flush_all(gw: &Arc<Gateway>) -> (usize, Vec<String>) {
     let fleet = gw.fleet.load();
-    // The ranks of one engine share a door and are flushed through it.
-    let of_ranks = |upstream: &&Arc<Upstream>| upstream.rank.is_none_or(|at| at == 0);
-    let healthy = |upstream: &&Arc<Upstream>| upstream.worker.healthy();
-    let engines: Vec<_> = fleet.upstreams.iter().filter(of_ranks).filter(healthy).collect();
+    let healthy = fleet.upstreams.iter().filter(|upstream| upstream.worker.healthy());
+    let engines: Vec<_> = one_each(healthy).collect();
     let (mut flushed, mut failed) = (0, Vec::new());
     for some in engines.chunks(MAX_ASKED) {
         let asked: Vec<_> = some.iter().map(|upstream| flush_one(gw, upstream)).collect();

@@ -1,5 +1,6 @@
 //! One registered worker: the way to it, what it said, and the tasks that look after it.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -13,6 +14,14 @@ use uuid::Uuid;
 use super::{Card, Terms};
 use crate::telemetry::{Source, WorkerMeters};
 use crate::upstream::Pool;
+
+/// The first of these workers of each engine: its ranks share a door and answer alike there.
+pub(crate) fn one_each<'a>(
+    workers: impl Iterator<Item = &'a Arc<Upstream>>,
+) -> impl Iterator<Item = &'a Arc<Upstream>> {
+    let mut doors = HashSet::new();
+    workers.filter(move |upstream| doors.insert(Arc::as_ptr(&upstream.pool)))
+}
 
 /// A worker and the way to it.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use smg_wire::response::is_id;
 use smg_wire::route::Route;
 use tokio::task::JoinHandle;
 
-use crate::fleet::{Group, Upstream};
+use crate::fleet::{Group, Upstream, one_each};
 use crate::gateway::Gateway;
 use crate::tasks;
 use crate::upstream::{Question, ask};
@@ -85,11 +85,7 @@ impl Drop for Asked {
 async fn search(gw: &Gateway, among: &[Arc<Upstream>], id: &str) -> Option<WorkerId> {
     let (now, path) = (gw.clock.millis(), format!("/v1/responses/{id}"));
     let mut asked = Asked(Vec::new());
-    for upstream in among.iter().filter(|upstream| upstream.worker.available(now)) {
-        // The ranks of one engine answer alike.
-        if upstream.rank.is_some_and(|at| at > 0) {
-            continue;
-        }
+    for upstream in one_each(among.iter().filter(|upstream| upstream.worker.available(now))) {
         let (pool, path) = (Arc::clone(&upstream.pool), path.clone());
         let has = async move {
             let said = ask(&pool, Question::whether(&path), ANSWER_WITHIN).await;

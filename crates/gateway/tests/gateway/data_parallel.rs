@@ -138,3 +138,23 @@ async fn without_the_flag_or_without_ranks_a_worker_is_one() {
         assert_eq!(w.last().body, CHAT.as_bytes());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_is_asked_once_whichever_of_its_ranks_are_left() {
+    let w = Worker::new("w1");
+    let rig = ranked(&w, false).await;
+    let path = "/v1/responses/resp_1";
+    w.page(path, r#"{"id":"resp_1"}"#);
+    for left in [2, 1] {
+        assert_eq!(rig.gw.workers(), (left, left));
+        let done = rig.ask("POST", "/flush_cache", "").await;
+        assert_eq!((done.status, done.text()), (200, r#"{"flushed":1,"status":"ok"}"#));
+        assert_eq!(rig.get(path).await.status, 200);
+        // The question who has it, and the request.
+        assert_eq!(w.asked(path), 2 * (3 - left));
+        let first = rig.get("/workers").await.json()["workers"][0]["id"].clone();
+        let first = first.as_str().expect("an id");
+        assert_eq!(rig.ask("DELETE", &format!("/workers/{first}"), "").await.status, 202);
+        settle().await;
+    }
+}
